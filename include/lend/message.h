@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT */
+/* Tensors over a caller's own Unix socket. The message carries the descriptors of table and allocation, so what was
+ * sent survives its sender. */
+#ifndef LEND_MESSAGE_H_
+#define LEND_MESSAGE_H_
+
+#include <lend/error.h>
+#include <lend/handle.h>
+#include <lend/tensor.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Sends one tensor. The message is pinned: the caller may drop the tensor, and end, when this returns.
+ *   socket_fd    borrowed: a connected AF_UNIX socket, stream, seqpacket or datagram; blocking or not.
+ *   tensor       borrowed.
+ *   opts         borrowed; NULL: share. The pin is implied.
+ *   deadline_ns  for a full socket: 0 the context's default, negative no limit.
+ *   error        borrowed, NULL allowed.
+ * Return: 0; LEND_COPIED as lend_reduce; -ETIMEDOUT (the socket stayed full; nothing was sent and the pin is
+ * cancelled); -EPIPE; -ENOTSOCK; errors of lend_reduce.
+ * Threads: any; concurrent senders on one stream socket must take turns.
+ * Crash: killed before the send: nothing was sent; after it: the data is complete.  Since: 0.1.
+ * See: SCM_RIGHTS in unix(7). */
+LEND_API int lend_send(int socket_fd, struct lend_tensor *tensor, const struct lend_reduce_opts *opts,
+                       int64_t deadline_ns, struct lend_error *error);
+
+/* Receives one tensor that lend_send sent.
+ *   socket_fd    borrowed.
+ *   opts         borrowed; NULL: defaults (its deadline is not used here).
+ *   deadline_ns  for a message to come: 0 the context's default, negative no limit.
+ *   ret_tensor   returned: one reference.
+ *   error        borrowed, NULL allowed.
+ * Return: 0; -ETIMEDOUT; -EPIPE (the other end is closed and nothing is left to read); -EBADMSG (not a message of
+ * lend_send; it is consumed); -EMFILE (this process's table of descriptors is full: the message is kept, call again
+ * after closing some); errors of lend_rebuild.
+ * Threads: any; concurrent receivers on one stream socket must take turns.
+ * Crash: a message that was not yet read stays for the next reader.  Since: 0.1.
+ * See: MSG_PEEK in recv(2). */
+LEND_API int lend_recv(int socket_fd, const struct lend_rebuild_opts *opts, int64_t deadline_ns,
+                       struct lend_tensor **ret_tensor, struct lend_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

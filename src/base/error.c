@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT */
+/* Errors are values: the sentences, and the short meanings behind lend_strerror. Nothing here allocates or prints. */
+#include "base/error.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+static int fill(struct lend_error *error, int code, const char *operation, const char *format, va_list args) {
+    if (!error) return code;
+    memset(error, 0, sizeof *error);
+    error->code = code;
+    snprintf(error->operation, sizeof error->operation, "%s", operation);
+    vsnprintf(error->text, sizeof error->text, format, args);
+    return code;
+}
+
+int lend__fail(struct lend_error *error, int code, const char *operation, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fill(error, code, operation, format, args);
+    va_end(args);
+    return code;
+}
+
+int lend__fail_bytes(struct lend_error *error, int code, const char *operation, uint64_t asked, uint64_t available,
+                     const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fill(error, code, operation, format, args);
+    va_end(args);
+    if (error) {
+        error->asked = asked;
+        error->available = available;
+    }
+    return code;
+}
+
+int lend__fail_sys(struct lend_error *error, int code, const char *operation, const char *syscall_name,
+                   const char *what) {
+    if (!error) return code;
+    struct rlimit limit = {0};
+    if (code == -EMFILE && !getrlimit(RLIMIT_NOFILE, &limit)) {
+        lend__fail(error, code, operation,
+                   "%s for %s: this process has used up its limit of %llu descriptors; raise RLIMIT_NOFILE or close some",
+                   syscall_name, what, (unsigned long long)limit.rlim_cur);
+        error->available = limit.rlim_cur;
+    } else {
+        lend__fail(error, code, operation, "%s for %s: %s", syscall_name, what, lend_strerror(code));
+    }
+    error->os_code = -code;
+    return code;
+}
+
+static const struct {
+    int code;
+    const char *text;
+} meanings[] = {
+    {0, "success"},
+    {LEND_COPIED, "the memory was private and has been copied"},
+    {LEND_EMPTY, "nothing is waiting"},
+    {-EINVAL, "an argument is wrong"},
+    {-EBADMSG, "the bytes are not what they must be"},
+    {-EPROTONOSUPPORT, "the other side speaks another version"},
+    {-ESTALE, "the storage is gone"},
+    {-EOWNERDEAD, "the exporter is dead and its memory out of reach"},
+    {-EAGAIN, "the exporter is just closing the slot; try again"},
+    {-ETIMEDOUT, "the peer did not answer within the deadline"},
+    {-EREMOTE, "the handle names another host, and there is no gateway"},
+    {-EPERM, "the peer belongs to another user"},
+    {-EACCES, "the memory is lent read-only"},
+    {-EMFILE, "a limit of descriptors was met"},
+    {-ENFILE, "the system's table of open files is full"},
+    {-ENOMEM, "no memory"},
+    {-ENOSPC, "a budget is used up"},
+    {-ENODEV, "the device is not here"},
+    {-EOPNOTSUPP, "this device or build cannot do that"},
+    {-ECHILD, "made by a raw clone, or the object belongs to the parent process"},
+    {-EBUSY, "something still uses it"},
+    {-ENOTCONN, "lend_open has not been called"},
+    {-EOVERFLOW, "the sizes do not fit their type"},
+    {-ERANGE, "an index or range lies outside, or a buffer is too small"},
+    {-EPIPE, "the other end is closed"},
+    {-ECONNREFUSED, "nobody listens there"},
+    {-ENOSYS, "this kernel does not have the call"},
+    {-ENOENT, "there is no such file"},
+    {-EIO, "reading or writing failed"},
+    {-ENOTSOCK, "not a socket"},
+    {-ECONNRESET, "the other end closed the connection"},
+    {-ETOOMANYREFS, "too many descriptors are in flight"},
+    {-EFAULT, "an address is wrong"},
+    {-EEXIST, "it exists already"},
+    {-EADDRINUSE, "the address is in use"},
+    {-EFBIG, "larger than this process may make a file"},
+    {-EINTR, "interrupted by a signal"},
+};
+
+const char *lend_strerror(int code) {
+    for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++)
+        if (meanings[i].code == code) return meanings[i].text;
+    return "unknown code";
+}

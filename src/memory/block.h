@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT */
+/* A block: a range of an allocation, in use by one storage, cached, or free. The structs lie outside the shared
+ * bytes, so a peer's writes can never reach them. */
+#ifndef LEND_MEMORY_BLOCK_H_
+#define LEND_MEMORY_BLOCK_H_
+
+#include "memory/allocation.h"
+
+#include <lend/error.h>
+#include <stdint.h>
+
+struct lend__storage;
+
+struct lend__block {
+    struct lend__allocation *allocation;
+    uint64_t off, bytes;                  /* in the allocation; multiples of the pool's alignment */
+    uint64_t requested;                   /* as asked for */
+    struct lend__block *prev, *next;      /* neighbours by address */
+    struct lend__block *free_prev, *free_next;
+    struct lend__storage *owner;          /* set by tensor/ when a storage lies here; NULL: cached or free */
+    uint32_t state;                       /* block.c */
+};
+
+static inline uint8_t *lend__block_data(const struct lend__block *block) {
+    return block->allocation->extent.base + block->off;
+}
+
+/* Takes a block of at least `bytes` (at least 1) from the pool: cached, carved, or from a new allocation. The memory
+ * is not cleared. The block keeps pool and allocation alive.
+ * Returns 0; -ENOMEM, -ENOSPC with asked and available bytes; -EMFILE; -ECHILD (pool of the parent process). */
+int lend__pool_alloc(struct lend_pool *pool, uint64_t bytes, struct lend__block **ret, struct lend_error *error);
+
+/* Gives a block back. Its `owner` is cleared first. Cannot fail. In a forked child (pool of the parent): does nothing.
+ * With the last block of a pool that has no references left, the pool goes too. */
+void lend__pool_free(struct lend__block *block);
+
+/* Adds to (or takes from) the bytes that the statistics report as limbo. Any thread. */
+void lend__pool_account_limbo(struct lend_pool *pool, int64_t bytes);
+
+const struct lend__device_ops *lend__pool_device(const struct lend_pool *pool);
+
+/* What share/ wants to hear from memory/. Called without any lend lock held (except the region lock never).
+ *   reclaim            a pool is about to grow: try limbo again; returns whether anything came back.
+ *   allocation_retire  an allocation that has been lent (index is not UNLENT) goes back to the system: called before
+ *                      it is unmapped.
+ *   event              LEND_WATCH_POOL_GREW / LEND_WATCH_POOL_TRIMMED with bytes. */
+struct lend__memory_hooks {
+    bool (*reclaim)(void);
+    void (*allocation_retire)(struct lend__allocation *allocation);
+    void (*event)(uint32_t kind, uint64_t bytes);
+};
+extern struct lend__memory_hooks lend__memory_hooks; /* all NULL until share/ sets them at lend_open */
+
+/* Pools that exist in this process, and blocks in use in them (for lend_close; pools of the parent process do not
+ * count). A pool of the context itself (lend__pool_set_internal) counts only through its blocks. */
+void lend__pools_count(uint64_t *ret_pools, uint64_t *ret_blocks);
+void lend__pool_set_internal(struct lend_pool *pool);
+
+/* Runs lend_pool_check on every pool of this process. */
+int lend__pools_check(struct lend_error *error);
+
+/* Fork. prepare takes the list lock, then every lock of every pool; visit calls fn for every block that has an owner
+ * (only between prepare and release); release unlocks in the parent, and in the child makes the locks new and marks
+ * the pools as the parent's (lend__fork_epoch has been raised by then). */
+void lend__pools_fork_prepare(void);
+void lend__pools_fork_visit(void (*fn)(struct lend__block *block, void *arg), void *arg);
+void lend__pools_fork_visit_allocations(void (*fn)(struct lend__allocation *allocation, void *arg), void *arg);
+void lend__pools_fork_release(bool is_child);
+
+#endif

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+/* Which storage does an address lie in? One process-wide, sorted list of address ranges: own allocations and mapped
+ * ones. Used when DLPack brings memory that is already ours.
+ *
+ * Locking: the region lock is the outermost of all lend locks. Regions are added and removed with no other lend lock
+ * held; `storage_at` runs under it and may take the owner's lock. */
+#ifndef LEND_MEMORY_REGION_H_
+#define LEND_MEMORY_REGION_H_
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct lend__storage;
+
+struct lend__region {
+    const uint8_t *base;
+    uint64_t bytes;
+    /* Finds the living storage around `address` and returns it with a new reference, or NULL. */
+    struct lend__storage *(*storage_at)(struct lend__region *region, const uint8_t *address);
+    void *owner;
+};
+
+/* Adds a range (borrowed until removed). Returns 0 or -ENOMEM. */
+int lend__region_add(struct lend__region *region);
+void lend__region_remove(struct lend__region *region);
+
+/* The storage that contains [address, address + bytes), with a new reference, or NULL. */
+struct lend__storage *lend__region_find(const void *address, uint64_t bytes);
+
+/* Fork: the lock is taken in the prepare handler, before every other lend lock, and released (or made new) after. */
+void lend__region_fork_prepare(void);
+void lend__region_fork_release(bool is_child);
+
+#endif

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT */
+/* A storage: a byte range that tensors view; counted in the process, never resized once shared or imported.
+ *
+ * The last reference is special: whoever holds a table in which a storage can be found (the ledger by slot, the
+ * importer's table by slot) must not meet one that is about to go. So the step from 1 to 0 is made by `last_unref`,
+ * under that table's lock, after looking at the count again. */
+#ifndef LEND_TENSOR_STORAGE_H_
+#define LEND_TENSOR_STORAGE_H_
+
+#include "base/atomic.h"
+#include "memory/block.h"
+
+#include <lend/dlpack.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct lend__peer;
+struct lend__mapping;
+
+enum lend__storage_kind {
+    LEND__STORAGE_POOL = 1,     /* a block of a pool of this process */
+    LEND__STORAGE_IMPORTED = 2, /* a range of a peer's allocation, held by a lease */
+    LEND__STORAGE_PRIVATE = 3,  /* memory of this process alone: DLPack, or a private copy */
+    LEND__STORAGE_DROPPED = 4   /* a forked child under LEND_FORK_DROP: the memory is gone */
+};
+
+struct lend__storage {
+    uint32_t n_refs; /* atomic */
+    uint8_t kind;    /* enum lend__storage_kind; changes only in a fork handler */
+    bool is_read_only;
+    bool is_shared;  /* has a slot: reduced here, or imported */
+    uint8_t *data;
+    uint64_t bytes;
+    DLDevice device;
+    /* Called by lend__storage_unref when it saw a count of 1: takes the table's lock, lowers the count by one, and if
+     * it is 0 then undoes everything and frees the struct. */
+    void (*last_unref)(struct lend__storage *storage);
+    struct lend__block *block;     /* POOL */
+    struct lend__peer *peer;       /* IMPORTED */
+    struct lend__mapping *mapping; /* IMPORTED */
+    uint32_t slot;                 /* is_shared */
+    uint64_t slot_gen;
+    void (*private_release)(void *ctx); /* PRIVATE: gives the memory back; runs without a lock */
+    void *private_ctx;
+};
+
+/* A storage with one reference over a fresh block of the pool. */
+int lend__storage_new_pool(struct lend_pool *pool, uint64_t bytes, struct lend__storage **ret, struct lend_error *error);
+
+/* A storage over memory of this process; release(ctx) is called with the last reference (NULL allowed). */
+int lend__storage_new_private(void *data, uint64_t bytes, DLDevice device, bool is_read_only,
+                              void (*release)(void *ctx), void *ctx, struct lend__storage **ret,
+                              struct lend_error *error);
+
+static inline struct lend__storage *lend__storage_ref(struct lend__storage *storage) {
+    lend__add_relaxed(&storage->n_refs, 1);
+    return storage;
+}
+
+/* Takes a reference unless the count is 0. For look-ups by address, under the pool's lock. */
+bool lend__storage_ref_unless_zero(struct lend__storage *storage);
+
+void lend__storage_unref(struct lend__storage *storage);
+
+/* Lowers the count; true when it became 0. For last_unref functions, under their table's lock. */
+static inline bool lend__storage_lower(struct lend__storage *storage) {
+    return lend__sub_acq_rel(&storage->n_refs, 1) == 1;
+}
+
+/* The last_unref of a pool storage that was never shared, and of private memory. */
+void lend__storage_last_unref_private(struct lend__storage *storage);
+
+#endif

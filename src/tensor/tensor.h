@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT */
+/* The tensor object: dtype, shape, strides and offset over a storage. All arithmetic on offsets is in bits, so that
+ * packed sub-byte dtypes need no special case; it is overflow-safe and done once, at birth. */
+#ifndef LEND_TENSOR_TENSOR_H_
+#define LEND_TENSOR_TENSOR_H_
+
+#include "tensor/storage.h"
+
+#include <lend/tensor.h>
+
+struct lend_tensor {
+    uint32_t n_refs; /* atomic */
+    int32_t ndim;
+    struct lend__storage *storage; /* NULL: moved away. Atomic pointer: lend_reduce(MOVE) takes it out */
+    DLDataType dtype;
+    uint32_t item_bits; /* bits that one element takes in memory: lend_dtype_bits, or 8*lanes when padded */
+    uint64_t offset_bits;
+    int64_t numel;
+    bool is_read_only;
+    bool is_padded;
+    bool is_contiguous;
+    int64_t dims[]; /* shape[ndim], then strides[ndim] */
+};
+
+/* The geometry of a tensor before it is one: what views, DLPack and the wire have in common. */
+struct lend__geometry {
+    DLDataType dtype;
+    bool is_padded;
+    int32_t ndim;
+    const int64_t *shape;
+    const int64_t *strides; /* in elements; NULL: contiguous */
+    uint64_t offset_bits;   /* of element (0,...,0) in the storage */
+};
+
+/* What lend__geometry_check finds out on the way. */
+struct lend__extent_bits {
+    uint32_t item_bits;
+    int64_t numel;
+    bool is_contiguous;
+};
+
+/* Checks that every element lies inside `storage_bytes`, with overflow-safe arithmetic: dtype valid, ndim in
+ * [0, 64], sizes not negative, offset aligned to whole elements' bits (a multiple of 8 for dtypes of whole bytes).
+ * A tensor without elements needs no memory, but its offset must still lie in [0, storage_bytes].
+ * Returns 0, -EINVAL, -EOVERFLOW or -ERANGE; allocates nothing, fills error only on failure. Hot. */
+int lend__geometry_check(const struct lend__geometry *geometry, uint64_t storage_bytes, struct lend__extent_bits *ret,
+                         const char *operation, struct lend_error *error);
+
+/* Makes the tensor; the storage reference is consumed on success only. The geometry has been checked. */
+int lend__tensor_make(const struct lend__geometry *geometry, const struct lend__extent_bits *checked,
+                      struct lend__storage *storage, bool is_read_only, struct lend_tensor **ret);
+
+/* The storage of a living tensor, or an error: 0, -ESTALE (moved), -ECHILD (dropped by fork, or raw clone). */
+int lend__tensor_storage(const struct lend_tensor *tensor, struct lend__storage **ret, const char *operation,
+                         struct lend_error *error);
+
+static inline const int64_t *lend__tensor_shape(const struct lend_tensor *t) {
+    return t->dims;
+}
+static inline const int64_t *lend__tensor_strides(const struct lend_tensor *t) {
+    return t->dims + t->ndim;
+}
+
+#endif
