@@ -34,10 +34,10 @@ LEND_API int lend_send(int socket_fd, struct lend_tensor *tensor, const struct l
  *   ret_tensor   returned: one reference.
  *   error        borrowed, NULL allowed.
  * Return: 0; -ETIMEDOUT; -EPIPE (the other end is closed and nothing is left to read); -EBADMSG (not a message of
- * lend_send; it is consumed); -EMFILE (this process's table of descriptors is full: the message is kept, call again
- * after closing some); errors of lend_rebuild.
- * Threads: any; concurrent receivers on one stream socket must take turns.
- * Crash: a message that was not yet read stays for the next reader.  Since: 0.1.
+ * lend_send; it is taken off the socket); errors of lend_rebuild. After -EMFILE (a full table of descriptors), -ENOMEM,
+ * -ETIMEDOUT, -EAGAIN and -EACCES the message is kept: call again.
+ * Threads: any; concurrent receivers on one socket must take turns.
+ * Crash: the message stays for the next reader until the tensor is rebuilt.  Since: 0.1.
  * See: MSG_PEEK in recv(2). */
 LEND_API int lend_recv(int socket_fd, const struct lend_rebuild_opts *opts, int64_t deadline_ns,
                        struct lend_tensor **ret_tensor, struct lend_error *error);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* LEND_POINT(label) stands at every labelled atomic and around every system call of the protocol. In the product it
  * compiles to nothing; in the twin (-Dtest_points=true) it calls lend__point_hit, which tests use to kill, stop or
- * count at that place. LEND_MUTANT(name) is 1 in a twin built to lack one protection, and 0 otherwise. */
+ * count at that place. LEND_MUTANT_NAME is defined in a twin built to lack the protection NAME. */
 #ifndef LEND_BASE_POINT_H_
 #define LEND_BASE_POINT_H_
 

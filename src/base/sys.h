@@ -107,8 +107,9 @@ size_t lend__page_bytes(void);
 /* Takes a descriptor out of a cleanup variable: the caller owns it now. */
 #define LEND__TAKE_FD(fd)  \
     ({                     \
-        int taken_ = (fd); \
-        (fd) = -1;         \
+        int *at_ = &(fd);  \
+        int taken_ = *at_; \
+        *at_ = -1;         \
         taken_;            \
     })
 

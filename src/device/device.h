@@ -21,9 +21,13 @@ enum lend__device_caps {
     LEND__CAP_ADOPT = 1u << 6       /* allocation_adopt: a caller's descriptor and range */
 };
 
+/* The device type of tensors that have a shape and no memory. DLPack has none for them, so the number is not DLPack's. */
+#define LEND__DEVICE_META ((DLDeviceType)1024)
+
 /* What is asked of allocation_new. */
 struct lend__allocation_request {
-    uint64_t bytes; /* a multiple of the page size */
+    uint64_t bytes;     /* a multiple of the page size */
+    uint64_t alignment; /* of the mapping's address: a power of two; 0: the page size */
     bool is_peers_read_only;
     bool is_pretouched;
     uint32_t huge_pages; /* enum lend_huge_pages */

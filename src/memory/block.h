@@ -11,27 +11,44 @@
 
 struct lend__storage;
 
+enum lend__block_state {
+    LEND__BLOCK_FREE = 1,   /* in the heap's lists; its neighbours are not free */
+    LEND__BLOCK_CACHED = 2, /* in a shard, or on its way there */
+    LEND__BLOCK_USED = 3,
+    LEND__BLOCK_HELD = 4 /* covers a whole allocation that is being added or given back */
+};
+
+/* One cache line, so that 10^6 small tensors cost little and two threads never share one. */
 struct lend__block {
     struct lend__allocation *allocation;
-    uint64_t off, bytes;                  /* in the allocation; multiples of the pool's alignment */
-    uint64_t requested;                   /* as asked for */
-    struct lend__block *prev, *next;      /* neighbours by address */
-    struct lend__block *free_prev, *free_next;
-    struct lend__storage *owner;          /* set by tensor/ when a storage lies here; NULL: cached or free */
-    uint32_t state;                       /* block.c */
+    uint64_t off, bytes;             /* in the allocation; multiples of the pool's alignment */
+    struct lend__block *prev, *next; /* neighbours by address */
+    union {
+        struct lend__storage *owner; /* USED: set (release) by tensor/ when a storage lies here; NULL before */
+        struct lend__block *free_prev; /* FREE */
+    };
+    union {
+        uint64_t requested;            /* USED: as asked for */
+        struct lend__block *free_next; /* FREE and CACHED */
+    };
+    uint32_t state; /* enum lend__block_state: to and from FREE and HELD under the pool's lock, between CACHED and USED
+                     * under a shard's alone (relaxed) */
+    uint32_t size_class; /* shard.h; LEND__CLASS_NONE: too large for the shards */
 };
+_Static_assert(sizeof(struct lend__block) == 64, "a block's record is one cache line");
 
 static inline uint8_t *lend__block_data(const struct lend__block *block) {
     return block->allocation->extent.base + block->off;
 }
 
 /* Takes a block of at least `bytes` (at least 1) from the pool: cached, carved, or from a new allocation. The memory
- * is not cleared. The block keeps pool and allocation alive.
+ * is not cleared. The block keeps pool and allocation alive. Called with no lend lock held: growing calls the hooks.
  * Returns 0; -ENOMEM, -ENOSPC with asked and available bytes; -EMFILE; -ECHILD (pool of the parent process). */
 int lend__pool_alloc(struct lend_pool *pool, uint64_t bytes, struct lend__block **ret, struct lend_error *error);
 
-/* Gives a block back. Its `owner` is cleared first. Cannot fail. In a forked child (pool of the parent): does nothing.
- * With the last block of a pool that has no references left, the pool goes too. */
+/* Gives a block back. Its `owner` is cleared first, under a lock that look-ups by address hold. Cannot fail. In a forked
+ * child (pool of the parent): does nothing. With the last block of a pool that has no references left, the pool goes
+ * too. Called with no region lock held, and with no lock that the hooks take: isolated memory goes back at once. */
 void lend__pool_free(struct lend__block *block);
 
 /* Adds to (or takes from) the bytes that the statistics report as limbo. Any thread. */
@@ -40,11 +57,14 @@ void lend__pool_account_limbo(struct lend_pool *pool, int64_t bytes);
 const struct lend__device_ops *lend__pool_device(const struct lend_pool *pool);
 
 /* What share/ wants to hear from memory/. Called without any lend lock held (except the region lock never).
+ *   require_context    lend_pool_new asks first: 0, or -ENOTCONN. Always set by the library; NULL in tests of memory/
+ *                      alone.
  *   reclaim            a pool is about to grow: try limbo again; returns whether anything came back.
  *   allocation_retire  an allocation that has been lent (index is not UNLENT) goes back to the system: called before
  *                      it is unmapped.
  *   event              LEND_WATCH_POOL_GREW / LEND_WATCH_POOL_TRIMMED with bytes. */
 struct lend__memory_hooks {
+    int (*require_context)(void);
     bool (*reclaim)(void);
     void (*allocation_retire)(struct lend__allocation *allocation);
     void (*event)(uint32_t kind, uint64_t bytes);

@@ -27,6 +27,14 @@ void lend__region_remove(struct lend__region *region);
 /* The storage that contains [address, address + bytes), with a new reference, or NULL. */
 struct lend__storage *lend__region_find(const void *address, uint64_t bytes);
 
+/* Provided by tensor/storage.c: a call upwards, so it is declared here and not included. */
+bool lend__storage_ref_unless_zero(struct lend__storage *storage);
+void lend__storage_unref(struct lend__storage *storage);
+
+/* In the child's fork handler, between prepare and release: puts `fresh` (NULL: nothing) in the place of a range that
+ * changes hands. */
+void lend__region_fork_swap(struct lend__region *region, struct lend__region *fresh);
+
 /* Fork: the lock is taken in the prepare handler, before every other lend lock, and released (or made new) after. */
 void lend__region_fork_prepare(void);
 void lend__region_fork_release(bool is_child);

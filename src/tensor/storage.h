@@ -28,7 +28,7 @@ struct lend__storage {
     uint32_t n_refs; /* atomic */
     uint8_t kind;    /* enum lend__storage_kind; changes only in a fork handler */
     bool is_read_only;
-    bool is_shared;  /* has a slot: reduced here, or imported */
+    bool is_shared; /* has a slot: reduced here, or imported */
     uint8_t *data;
     uint64_t bytes;
     DLDevice device;
@@ -40,12 +40,14 @@ struct lend__storage {
     struct lend__mapping *mapping; /* IMPORTED */
     uint32_t slot;                 /* is_shared */
     uint64_t slot_gen;
+    bool has_lease; /* IMPORTED: our page counts it (not for a dead exporter's, nor in a child without a page) */
     void (*private_release)(void *ctx); /* PRIVATE: gives the memory back; runs without a lock */
     void *private_ctx;
 };
 
 /* A storage with one reference over a fresh block of the pool. */
-int lend__storage_new_pool(struct lend_pool *pool, uint64_t bytes, struct lend__storage **ret, struct lend_error *error);
+int lend__storage_new_pool(struct lend_pool *pool, uint64_t bytes, struct lend__storage **ret,
+                           struct lend_error *error);
 
 /* A storage over memory of this process; release(ctx) is called with the last reference (NULL allowed). */
 int lend__storage_new_private(void *data, uint64_t bytes, DLDevice device, bool is_read_only,

@@ -35,16 +35,39 @@ struct lend__geometry {
 /* What lend__geometry_check finds out on the way. */
 struct lend__extent_bits {
     uint32_t item_bits;
-    int64_t numel;
+    int64_t numel; /* numel * item_bits fits 64 bits */
     bool is_contiguous;
+    /* The elements lie in [offset - below_bits, offset + end_bits). Both are 0 without elements, and both UINT64_MAX
+     * (which no real extent can be) when one of them does not fit. */
+    uint64_t below_bits, end_bits;
 };
 
+/* The first half of lend__geometry_check, for memory whose size is not known yet: all but offset and storage.
+ * Returns 0, -EINVAL or -EOVERFLOW. Hot. */
+int lend__geometry_measure(const struct lend__geometry *geometry, struct lend__extent_bits *ret, const char *operation,
+                           struct lend_error *error);
+
 /* Checks that every element lies inside `storage_bytes`, with overflow-safe arithmetic: dtype valid, ndim in
- * [0, 64], sizes not negative, offset aligned to whole elements' bits (a multiple of 8 for dtypes of whole bytes).
+ * [0, 64], sizes not negative, offset a multiple of lend__offset_alignment.
  * A tensor without elements needs no memory, but its offset must still lie in [0, storage_bytes].
  * Returns 0, -EINVAL, -EOVERFLOW or -ERANGE; allocates nothing, fills error only on failure. Hot. */
 int lend__geometry_check(const struct lend__geometry *geometry, uint64_t storage_bytes, struct lend__extent_bits *ret,
                          const char *operation, struct lend_error *error);
+
+/* What an offset is a multiple of: whole bytes for elements of whole bytes; otherwise the largest power of two in the
+ * element's bits, because memory of others can begin at any byte (element 0 of float6 at bit 8). */
+static inline uint32_t lend__offset_alignment(uint32_t item_bits) {
+    uint32_t bits = item_bits | 8;
+    return bits & -bits;
+}
+
+/* Strides of C order without gaps; sizes of 0 count as 1. The product of the sizes is known to fit. */
+void lend__contiguous_strides(int32_t ndim, const int64_t *shape, int64_t *ret_strides);
+
+/* Makes a contiguous, writable tensor over new memory: of the pool, or with NULL private memory of this process,
+ * 64-byte aligned. Errors of lend_tensor_new. */
+int lend__tensor_new(struct lend_pool *pool, DLDataType dtype, bool is_padded, int32_t ndim, const int64_t *shape,
+                     struct lend_tensor **ret, const char *operation, struct lend_error *error);
 
 /* Makes the tensor; the storage reference is consumed on success only. The geometry has been checked. */
 int lend__tensor_make(const struct lend__geometry *geometry, const struct lend__extent_bits *checked,

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT */
+/* What all subcommands print alike: errors, sizes, ages, shapes, and JSON. Text that comes from files or from other
+ * processes may hold escape sequences; nothing of it reaches a terminal before format_safe. */
+#include "cli.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int fail_text(const char *command, const char *format, ...) {
+    va_list args;
+    char text[512], safe[512];
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    fprintf(stderr, "lend%s%s: %s\n", *command ? " " : "", command, format_safe(text, safe, sizeof safe));
+    return CLI_FAILED;
+}
+
+int fail(const char *command, const struct lend_error *error) {
+    return fail_text(command, "%s", *error->text ? error->text : lend_strerror(error->code));
+}
+
+int fail_usage(const char *command) {
+    fprintf(stderr, "See 'lend help %s'.\n", command);
+    return CLI_USAGE;
+}
+
+int finish_output(const char *command) {
+    if (fflush(stdout) == 0 && !ferror(stdout)) return CLI_OK;
+    return fail_text(command, "writing to standard output failed: %s", strerror(errno));
+}
+
+struct style style_get(void) {
+    const char *term = getenv("TERM"), *no_colour = getenv("NO_COLOR");
+    if (!isatty(STDOUT_FILENO) || (no_colour && *no_colour) || !term || !strcmp(term, "dumb"))
+        return (struct style){"", "", "", ""};
+    return (struct style){"\033[1m", "\033[2m", "\033[33m", "\033[0m"};
+}
+
+const char *format_bytes(uint64_t bytes, char buf[FORMAT_BYTES]) {
+    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    double value = (double)bytes / 1024;
+    size_t unit = 0;
+    if (bytes < 1024) {
+        snprintf(buf, FORMAT_BYTES, "%" PRIu64 " B", bytes);
+        return buf;
+    }
+    for (; value >= 1023.95 && unit + 1 < sizeof units / sizeof units[0]; unit++) value /= 1024;
+    snprintf(buf, FORMAT_BYTES, "%.1f %s", value, units[unit]);
+    return buf;
+}
+
+const char *format_duration(uint64_t ns, char buf[FORMAT_BYTES]) {
+    uint64_t s = ns / 1000000000;
+    if (s < 60)
+        snprintf(buf, FORMAT_BYTES, "%.1f s", (double)ns / 1e9);
+    else if (s < 3600)
+        snprintf(buf, FORMAT_BYTES, "%" PRIu64 " min %" PRIu64 " s", s / 60, s % 60);
+    else if (s < 86400)
+        snprintf(buf, FORMAT_BYTES, "%" PRIu64 " h %" PRIu64 " min", s / 3600, s / 60 % 60);
+    else
+        snprintf(buf, FORMAT_BYTES, "%" PRIu64 " d %" PRIu64 " h", s / 86400, s / 3600 % 24);
+    return buf;
+}
+
+const char *format_dims(int32_t ndim, const int64_t *dims, char buf[FORMAT_DIMS_BYTES]) {
+    size_t n = (size_t)snprintf(buf, FORMAT_DIMS_BYTES, "[");
+    for (int32_t i = 0; i < ndim && n < FORMAT_DIMS_BYTES; i++)
+        n += (size_t)snprintf(buf + n, FORMAT_DIMS_BYTES - n, "%s%" PRId64, i ? ", " : "", dims[i]);
+    if (n < FORMAT_DIMS_BYTES) snprintf(buf + n, FORMAT_DIMS_BYTES - n, "]");
+    return buf;
+}
+
+const char *format_safe(const char *text, char *buf, size_t buf_bytes) {
+    size_t n = 0;
+    for (; text[n] && n + 1 < buf_bytes; n++) {
+        unsigned char c = (unsigned char)text[n];
+        buf[n] = c < 0x20 || c == 0x7f ? '?' : text[n];
+        /* U+0080 to U+009F are control characters too: C2 80 to C2 9F. */
+        if (n && (unsigned char)text[n - 1] == 0xc2 && c >= 0x80 && c <= 0x9f) buf[n - 1] = buf[n] = '?';
+    }
+    buf[n] = 0;
+    return buf;
+}
+
+json_t *json_size(uint64_t value) {
+    /* JSON integers end at 2^63 - 1 here; no size or label that lend prints is above. */
+    return json_integer(value > INT64_MAX ? INT64_MAX : (json_int_t)value);
+}
+
+json_t *json_dims(int32_t ndim, const int64_t *dims) {
+    json_t *array = json_array();
+    for (int32_t i = 0; i < ndim; i++) json_array_append_new(array, json_integer(dims[i]));
+    return array;
+}
+
+json_t *json_text(const char *text) {
+    json_t *value = json_string(text);
+    if (value) return value;
+    char buf[512];
+    format_safe(text, buf, sizeof buf);
+    for (char *c = buf; *c; c++)
+        if ((unsigned char)*c >= 0x80) *c = '?';
+    return json_string(buf);
+}
+
+int json_print(const char *command, json_t *root) {
+    int r = root ? json_dumpf(root, stdout, JSON_COMPACT) : -1;
+    json_decref(root);
+    if (r < 0) return fail_text(command, "no memory for the JSON output, or standard output is closed");
+    putchar('\n');
+    return finish_output(command);
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT */
+/* Identities and addresses. Nothing here keeps state. */
+#include "share/identity.h"
+
+#include "base/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Reads a small file of /proc whole. Returns the bytes read (NUL-terminated), or a negative errno. */
+static int read_small(const char *path, char *buf, size_t bytes) {
+    LEND__CLEANUP_FD fd = (int)lend__sys.open(path, O_RDONLY);
+    if (fd < 0) return fd;
+    long n = lend__sys.read(fd, buf, bytes - 1);
+    if (n < 0) return (int)n;
+    buf[n] = '\0';
+    return (int)n;
+}
+
+static int hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return -1;
+}
+
+/* "xxxxxxxx-xxxx-..." -> 16 bytes. Where /proc is not mounted the id stays zero: equal on this host's processes that
+ * cannot see it either, and reachability decides. */
+static void read_boot_id(uint8_t ret[LEND__ID_BYTES]) {
+    char text[64];
+    memset(ret, 0, LEND__ID_BYTES);
+    int n = read_small("/proc/sys/kernel/random/boot_id", text, sizeof text), digits = 0;
+    for (int i = 0; i < n && digits < 32; i++) {
+        int d = hex_digit(text[i]);
+        if (d < 0) continue;
+        ret[digits / 2] = (uint8_t)(ret[digits / 2] << 4 | d);
+        digits++;
+    }
+}
+
+int lend__identity_draw(struct lend__identity *ret) {
+    struct lend__identity me = {.start_ns = lend__boottime_ns(), .uid = geteuid(), .pid = (uint32_t)getpid()};
+    long n = lend__sys.getrandom(me.id, sizeof me.id);
+    if (n < 0) return (int)n;
+    if (n != sizeof me.id) return -EIO;
+    read_boot_id(me.boot_id);
+    *ret = me;
+    return 0;
+}
+
+int lend__identity_address(uint32_t uid, const uint8_t id[LEND__ID_BYTES], const char *folder,
+                           struct sockaddr_un *ret) {
+    char name[64];
+    int n = snprintf(name, sizeof name, "lend-%u-", uid);
+    for (int i = 0; i < LEND__ID_BYTES; i++) n += snprintf(name + n, sizeof name - (size_t)n, "%02x", id[i]);
+    memset(ret, 0, sizeof *ret);
+    ret->sun_family = AF_UNIX;
+    if (!folder || !*folder) {
+        memcpy(ret->sun_path + 1, name, (size_t)n); /* a leading NUL: abstract */
+        return (int)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+    }
+    int r = snprintf(ret->sun_path, sizeof ret->sun_path, "%s/%s", folder, name);
+    if (r < 0 || (size_t)r >= sizeof ret->sun_path) return -EINVAL;
+    return (int)(offsetof(struct sockaddr_un, sun_path) + (size_t)r + 1);
+}
+
+/* In the initial user namespace every id maps to itself and the overflow id is an ordinary (if unwise) user. */
+static bool is_initial_user_namespace(void) {
+    char text[64];
+    unsigned long inside = 1, outside = 1, count = 0;
+    if (read_small("/proc/self/uid_map", text, sizeof text) < 0) return false;
+    return sscanf(text, "%lu %lu %lu", &inside, &outside, &count) == 3 && !inside && !outside && count == 4294967295ul;
+}
+
+bool lend__identity_is_same_user(uint32_t peer_uid) {
+    if (peer_uid != geteuid()) return false;
+    char text[32];
+    uint32_t overflow = 65534;
+    if (read_small("/proc/sys/kernel/overflowuid", text, sizeof text) > 0) overflow = (uint32_t)strtoul(text, NULL, 10);
+    return peer_uid != overflow || is_initial_user_namespace();
+}

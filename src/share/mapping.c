@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: MIT */
+/* Mapping a peer's allocation. Sizes and seals are checked by the back end before anything is mapped (I-5). Regions are
+ * added and removed with no lend lock held; the look-up by address takes the import lock. */
+#include "share/mapping.h"
+
+#include "base/error.h"
+#include "base/point.h"
+#include "base/sys.h"
+#include "share/peer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+/* Cold: goes through the storages of this peer. */
+static struct lend__storage *storage_at(struct lend__region *region, const uint8_t *address) {
+    struct lend__mapping *mapping = region->owner;
+    struct lend__storage *found = NULL;
+    lend__import_lock();
+    struct lend__peer *peer = mapping->peer;
+    for (uint32_t i = 0; i < peer->imported_room && !found; i++) {
+        struct lend__storage *s = peer->imported[i];
+        if (s && s->mapping == mapping && address >= s->data && address < s->data + s->bytes) found = lend__storage_ref(s);
+    }
+    lend__import_unlock();
+    return found;
+}
+
+void lend__mapping_set_region(struct lend__mapping *mapping) {
+    mapping->region = (struct lend__region){.base = mapping->extent.base,
+                                            .bytes = mapping->extent.bytes,
+                                            .storage_at = storage_at,
+                                            .owner = mapping};
+}
+
+int lend__mapping_new(struct lend__peer *peer, int fd, uint32_t index, uint32_t gen, uint64_t fd_offset, uint64_t bytes,
+                      bool is_read_only, struct lend__mapping **ret, struct lend_error *error) {
+    const struct lend__device_ops *device = lend__device_get(kDLCPU);
+    struct lend__mapping *mapping = lend__zalloc(sizeof *mapping);
+    if (!mapping) return lend__fail(error, -ENOMEM, "lend_rebuild", "no memory for the record of a mapping");
+    int r = device->allocation_import(fd, fd_offset, bytes, is_read_only, &mapping->extent, error);
+    if (r < 0) {
+        free(mapping);
+        return r;
+    }
+    LEND_POINT("C6.allocation-mapped");
+    mapping->device = device;
+    mapping->peer = peer;
+    mapping->index = index;
+    mapping->gen = gen;
+    lend__mapping_set_region(mapping);
+    r = lend__region_add(&mapping->region);
+    if (r < 0) {
+        device->allocation_free(&mapping->extent);
+        free(mapping);
+        return lend__fail(error, r, "lend_rebuild", "no memory for the list of mapped ranges");
+    }
+    *ret = mapping;
+    return 0;
+}
+
+void lend__mapping_free(struct lend__mapping *mapping) {
+    if (!mapping) return;
+    lend__region_remove(&mapping->region);
+    mapping->device->allocation_free(&mapping->extent);
+    LEND_POINT("R3.unmapped");
+    free(mapping);
+}
+
+void lend__mapping_free_list(struct lend__mapping *first) {
+    while (first) {
+        struct lend__mapping *next = first->next;
+        lend__mapping_free(first);
+        first = next;
+    }
+}

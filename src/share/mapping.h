@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT */
+/* An allocation of a peer, mapped here: at most once per process (I-1), found by (exporter, index, generation), never
+ * by address. Kept while anything of it is held, and cached afterwards until its exporter retires it. */
+#ifndef LEND_SHARE_MAPPING_H_
+#define LEND_SHARE_MAPPING_H_
+
+#include "device/device.h"
+#include "memory/region.h"
+
+#include <lend/error.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct lend__peer;
+
+struct lend__mapping {
+    struct lend__extent extent; /* first: tensor/ reads inode and base through it */
+    const struct lend__device_ops *device;
+    struct lend__peer *peer;
+    uint32_t index, gen;
+    uint64_t n_storages; /* under the import lock */
+    struct lend__region region;
+    struct lend__mapping *next; /* on its way out (mapping_release) */
+};
+
+/* Maps what a peer sent. fd is consumed on success. No lend lock may be held (the region lock is outermost).
+ * Return: 0, -EBADMSG (not what was said), -EACCES, -ENOMEM, -ENODEV. */
+int lend__mapping_new(struct lend__peer *peer, int fd, uint32_t index, uint32_t gen, uint64_t fd_offset, uint64_t bytes,
+                      bool is_read_only, struct lend__mapping **ret, struct lend_error *error);
+
+/* Fills the region of a mapping that takes over what is registered already (fork.c). */
+void lend__mapping_set_region(struct lend__mapping *mapping);
+
+/* Unmaps; no lend lock may be held. NULL allowed. */
+void lend__mapping_free(struct lend__mapping *mapping);
+void lend__mapping_free_list(struct lend__mapping *first);
+
+#endif

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT */
+/* Reduce to a decoded handle: shared by lend_reduce and lend_send. */
+#ifndef LEND_SHARE_REDUCE_H_
+#define LEND_SHARE_REDUCE_H_
+
+#include "share/wire.h"
+#include "tensor/storage.h"
+
+#include <lend/handle.h>
+
+/* What lend__reduce_wire leaves behind. `storage` holds a reference until lend__reduce_end. */
+struct lend__reduced {
+    struct lend__wire wire;
+    struct lend__storage *storage;
+    char socket_path[108]; /* what wire.socket_path may point at */
+};
+
+/* Does everything that lend_reduce does but for writing the bytes, and for taking a moved tensor's storage away.
+ * Return: as lend_reduce. */
+int lend__reduce_wire(struct lend_tensor *tensor, const struct lend_reduce_opts *opts, struct lend__reduced *ret,
+                      struct lend_error *error);
+
+/* Completes it: `is_sent` false undoes the pin; true makes a moved tensor dead. Then drops the reference. */
+void lend__reduce_end(struct lend_tensor *tensor, const struct lend_reduce_opts *opts, struct lend__reduced *reduced,
+                      bool is_sent);
+
+/* Ends the pin that a wire carries, at whoever owns it. Return: as lend_pin_cancel. */
+int lend__pin_cancel_wire(const struct lend__wire *wire, int64_t deadline_ns, struct lend_error *error);
+
+#endif

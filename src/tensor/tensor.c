@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: MIT */
+/* The tensor object: birth, counting, and what it says about itself.
+ *
+ * A tensor never changes after birth, except that lend_reduce(LEND_MODE_MOVE) takes its storage pointer out; so reads
+ * need no lock. Addresses are computed from storage->data at every call, because a fork handler may give the storage
+ * another place. One malloc per tensor: struct, shape and strides together.
+ *
+ * Locking: none. */
+#include "tensor/tensor.h"
+
+#include "base/error.h"
+#include "base/process.h"
+#include "base/sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PRIVATE_ALIGNMENT 64
+
+int lend__tensor_make(const struct lend__geometry *geometry, const struct lend__extent_bits *checked,
+                      struct lend__storage *storage, bool is_read_only, struct lend_tensor **ret) {
+    size_t n = (size_t)geometry->ndim;
+    void *memory = NULL;
+    if (lend__sys.realloc(NULL, sizeof(struct lend_tensor) + 2 * n * sizeof(int64_t), &memory) < 0) return -ENOMEM;
+    struct lend_tensor *tensor = memory;
+    *tensor = (struct lend_tensor){
+        .n_refs = 1,
+        .ndim = geometry->ndim,
+        .storage = storage,
+        .dtype = geometry->dtype,
+        .item_bits = checked->item_bits,
+        .offset_bits = geometry->offset_bits,
+        .numel = checked->numel,
+        .is_read_only = is_read_only,
+        .is_padded = geometry->is_padded && geometry->dtype.bits < 8,
+        .is_contiguous = checked->is_contiguous,
+    };
+    for (size_t i = 0; i < n; i++) tensor->dims[i] = geometry->shape[i];
+    if (geometry->strides)
+        for (size_t i = 0; i < n; i++) tensor->dims[n + i] = geometry->strides[i];
+    else
+        lend__contiguous_strides(geometry->ndim, tensor->dims, tensor->dims + n);
+    *ret = tensor;
+    return 0;
+}
+
+/* realloc(NULL, n) is the table's malloc; the first multiple of the alignment inside is the storage. The bits of a
+ * tensor fit 64 bits, so the sum cannot overflow. */
+static int new_private(uint64_t bytes, struct lend__storage **ret, const char *operation, struct lend_error *error) {
+    void *memory = NULL;
+    if (bytes && lend__sys.realloc(NULL, bytes + PRIVATE_ALIGNMENT - 1, &memory) < 0)
+        return lend__fail_bytes(error, -ENOMEM, operation, bytes, 0, "no private memory for %llu bytes",
+                                (unsigned long long)bytes);
+    uint8_t *data = memory;
+    if (data) data += -(uintptr_t)data & (PRIVATE_ALIGNMENT - 1);
+    int r = lend__storage_new_private(data, bytes, (DLDevice){.device_type = kDLCPU}, false, free, memory, ret, error);
+    if (r < 0) free(memory);
+    return r;
+}
+
+int lend__tensor_new(struct lend_pool *pool, DLDataType dtype, bool is_padded, int32_t ndim, const int64_t *shape,
+                     struct lend_tensor **ret, const char *operation, struct lend_error *error) {
+    struct lend__geometry geometry = {.dtype = dtype, .is_padded = is_padded, .ndim = ndim, .shape = shape};
+    struct lend__extent_bits measured;
+    int r = lend__geometry_measure(&geometry, &measured, operation, error);
+    if (r < 0) return r;
+    uint64_t bytes = measured.end_bits / 8 + (measured.end_bits % 8 != 0);
+    struct lend__storage *storage;
+    r = pool ? lend__storage_new_pool(pool, bytes, &storage, error) : new_private(bytes, &storage, operation, error);
+    if (r < 0) return r;
+    r = lend__tensor_make(&geometry, &measured, storage, false, ret);
+    if (r < 0) {
+        lend__storage_unref(storage);
+        return lend__fail(error, r, operation, "no memory for a tensor object of %d dimensions", ndim);
+    }
+    return 0;
+}
+
+int lend_tensor_new(struct lend_pool *pool, DLDataType dtype, int32_t ndim, const int64_t *shape,
+                    struct lend_tensor **ret_tensor, struct lend_error *error) {
+    if (lend__is_raw_clone()) return lend__fail(error, -ECHILD, __func__, "this process was made by a raw clone");
+    if (!pool || !ret_tensor || (ndim > 0 && !shape))
+        return lend__fail(error, -EINVAL, __func__, "pool, shape and ret_tensor must not be NULL");
+    return lend__tensor_new(pool, dtype, false, ndim, shape, ret_tensor, __func__, error);
+}
+
+struct lend_tensor *lend_tensor_ref(struct lend_tensor *tensor) {
+    lend__add_relaxed(&tensor->n_refs, 1);
+    return tensor;
+}
+
+void lend_tensor_unref(struct lend_tensor *tensor) {
+    if (!tensor) return;
+    /* Nobody can add to the last reference but its holder, which is us: no locked instruction is needed. */
+    if (lend__load_acquire(&tensor->n_refs) != 1 && lend__sub_acq_rel(&tensor->n_refs, 1) != 1) return;
+    struct lend__storage *storage = lend__load_acquire(&tensor->storage);
+    free(tensor);
+    if (storage) lend__storage_unref(storage);
+}
+
+int lend__tensor_storage(const struct lend_tensor *tensor, struct lend__storage **ret, const char *operation,
+                         struct lend_error *error) {
+    if (lend__is_raw_clone()) return lend__fail(error, -ECHILD, operation, "this process was made by a raw clone");
+    if (!tensor) return lend__fail(error, -EINVAL, operation, "the tensor is NULL");
+    struct lend__storage *storage = lend__load_acquire(&tensor->storage);
+    if (!storage)
+        return lend__fail(error, -ESTALE, operation, "the tensor was moved away by lend_reduce with LEND_MODE_MOVE");
+    if (storage->kind == LEND__STORAGE_DROPPED)
+        return lend__fail(error, -ECHILD, operation,
+                          "the tensor belongs to the parent process: this child was forked under LEND_FORK_DROP");
+    *ret = storage;
+    return 0;
+}
+
+void *lend_tensor_data(const struct lend_tensor *tensor) {
+    struct lend__storage *storage;
+    if (lend__tensor_storage(tensor, &storage, __func__, NULL) < 0 || tensor->numel == 0) return NULL;
+    return storage->data + tensor->offset_bits / 8;
+}
+
+/* Where the storage lies in an allocation; nothing for private and for empty storages. */
+static void fill_allocation(const struct lend__storage *storage, struct lend_tensor_info *info) {
+    const struct lend__extent *extent = NULL;
+    /* share/ owns struct lend__mapping; its first member is the extent. */
+    if (storage->kind == LEND__STORAGE_POOL && storage->block) extent = &storage->block->allocation->extent;
+    if (storage->kind == LEND__STORAGE_IMPORTED) extent = (const struct lend__extent *)storage->mapping;
+    if (!extent) return;
+    info->allocation_inode = extent->inode;
+    info->allocation_offset = (uint64_t)(storage->data - extent->base);
+    info->allocation_bytes = extent->bytes;
+}
+
+int lend_tensor_info(const struct lend_tensor *tensor, struct lend_tensor_info *ret_info) {
+    struct lend__storage *storage;
+    int r = lend__tensor_storage(tensor, &storage, __func__, NULL);
+    if (r < 0) return r;
+    if (!ret_info || ret_info->size < offsetof(struct lend_tensor_info, dtype)) return -EINVAL;
+    bool is_imported = storage->kind == LEND__STORAGE_IMPORTED;
+    uint64_t bits = (uint64_t)tensor->numel * tensor->item_bits;
+    struct lend_tensor_info info = {
+        .size = ret_info->size,
+        .dtype = tensor->dtype,
+        .device = storage->device,
+        .ndim = tensor->ndim,
+        .is_read_only = tensor->is_read_only || storage->is_read_only,
+        .is_imported = is_imported,
+        .is_shared = is_imported || lend__load_relaxed(&storage->is_shared),
+        .is_contiguous = tensor->is_contiguous,
+        .is_padded = tensor->is_padded,
+        .is_private = storage->kind == LEND__STORAGE_PRIVATE,
+        .shape = lend__tensor_shape(tensor),
+        .strides = lend__tensor_strides(tensor),
+        .data = tensor->numel ? storage->data + tensor->offset_bits / 8 : NULL,
+        .data_bit = tensor->numel ? (uint32_t)(tensor->offset_bits % 8) : 0,
+        .numel = tensor->numel,
+        .nbytes = bits / 8 + (bits % 8 != 0),
+        .storage_data = storage->data,
+        .storage_bytes = storage->bytes,
+        .storage_id = (uintptr_t)storage,
+        .storage_offset_bits = tensor->offset_bits,
+    };
+    fill_allocation(storage, &info);
+    memcpy(ret_info, &info, info.size < sizeof info ? info.size : sizeof info);
+    return 0;
+}
+
+int lend_tensor_resize(struct lend_tensor *tensor, uint64_t bytes, struct lend_error *error) {
+    struct lend__storage *storage;
+    int r = lend__tensor_storage(tensor, &storage, __func__, error);
+    if (r < 0) return r;
+    bool is_imported = storage->kind == LEND__STORAGE_IMPORTED;
+    bool is_shared = is_imported || lend__load_relaxed(&storage->is_shared);
+    if (bytes == storage->bytes && !is_shared) return 0;
+    const char *why = is_imported                           ? "belongs to another process"
+                      : is_shared                           ? "is shared with other processes"
+                      : storage->kind == LEND__STORAGE_POOL ? "has a fixed place in its pool"
+                                                            : "belongs to whoever made it";
+    return lend__fail_bytes(error, -EOPNOTSUPP, __func__, bytes, storage->bytes,
+                            "the storage of %llu bytes %s and cannot be resized to %llu; make a new tensor and copy",
+                            (unsigned long long)storage->bytes, why, (unsigned long long)bytes);
+}

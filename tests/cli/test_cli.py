@@ -1,0 +1,352 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The lend command end to end: share, show and ls in processes of their own, joined by text only. Prints TAP.
+
+    test_cli.py LEND SOURCE
+
+LEND is the command, SOURCE the checkout (for the sample files). Expected figures are computed here, from the files'
+bytes, with the standard library only."""
+import contextlib
+import hashlib
+import json
+import os
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+LEND, SOURCE = sys.argv[1], sys.argv[2]
+SCALE = int(os.environ.get("LEND_TEST_SCALE", "1"))
+DIGITS = os.path.join(SOURCE, "examples/digits/digits.safetensors")
+DATA = os.path.join(SOURCE, "tests/data")
+tests = []
+
+
+def test(function):
+    tests.append(function)
+    return function
+
+
+def run(*args, code=0, text=None, env=None):
+    """Runs lend to its end and returns (stdout, stderr)."""
+    done = subprocess.run([LEND, *args], input=text, capture_output=True, text=True, timeout=30 * SCALE,
+                          env={**os.environ, **(env or {})})
+    assert done.returncode == code, f"lend {args} exits with {done.returncode}, not {code}: {done.stderr}"
+    return done.stdout, done.stderr
+
+
+def eventually(condition, seconds=10):
+    """Waits until condition() is true; returns its value."""
+    end = time.monotonic() + seconds * SCALE
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < end, f"not so after {seconds} s"
+        time.sleep(0.02)
+
+
+def read_line(stream, seconds=30):
+    ready, _, _ = select.select([stream], [], [], seconds * SCALE)
+    assert ready, f"no line within {seconds} s"
+    return stream.readline().decode()
+
+
+@contextlib.contextmanager
+def shared(*args, count):
+    """A running `lend share --json`; yields (process, its lines as dicts). Ended by SIGTERM, unless it has ended."""
+    process = subprocess.Popen([LEND, "share", "--json", *args], bufsize=0, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        yield process, [json.loads(read_line(process.stdout)) for _ in range(count)]
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        try:
+            process.wait(10 * SCALE)
+        finally:
+            process.kill()
+            process.stdout.close()
+            process.stderr.close()
+
+
+def show(handle):
+    return json.loads(run("show", "--json", handle)[0])
+
+
+def exporters(*args):
+    return {e["pid"]: e for e in json.loads(run("ls", "--json", *args)[0])["exporters"] if e["is_answering"]}
+
+
+def digits_entries():
+    """name -> (dtype, shape, bytes) of the sample, read here."""
+    with open(DIGITS, "rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(size))
+        data = file.read()
+    header.pop("__metadata__", None)
+    return {k: (v["dtype"], v["shape"], data[slice(*v["data_offsets"])]) for k, v in header.items()}
+
+
+def npy_file(folder, name, descr, shape, data, fortran=False):
+    header = str({"descr": descr, "fortran_order": fortran, "shape": tuple(shape)}) + "\n"
+    path = os.path.join(folder, name + ".npy")
+    with open(path, "wb") as file:
+        file.write(b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header.encode() + data)
+    return path
+
+
+def safetensors_file(folder, name, entries):
+    header, data = {}, b""
+    for key, (dtype, shape, raw) in entries.items():
+        header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    path = os.path.join(folder, name + ".safetensors")
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+    return path
+
+
+@test
+def version_and_help():
+    out, _ = run("--version")
+    assert re.fullmatch(r"lend \d+\.\d+\.\d+\nabi \d+\nwire \d+\.\d+\nshared memory layout [0-9a-f]{16}\n", out), out
+    for command in (["help"], ["--help"], *(["help", c] for c in ("share", "show", "ls")), ["ls", "--help"]):
+        out, _ = run(*command)
+        lines = out.splitlines()
+        assert out.startswith("Usage: lend") and len(lines) <= 23 and max(map(len, lines)) <= 80, out
+
+
+@test
+def wrong_usage_is_2():
+    for args in ([], ["nonsense"], ["help", "nonsense"], ["share"], ["show"], ["show", "a", "b"], ["ls", "x"],
+                 ["ls", "--nonsense"], ["share", "--nonsense", DIGITS]):
+        out, err = run(*args, code=2)
+        assert not out and err, args
+
+
+@test
+def share_show_digits():
+    entries = digits_entries()
+    with shared(DIGITS, count=len(entries)) as (process, lines):
+        assert {line["name"] for line in lines} == set(entries)
+        for line in lines:
+            dtype, shape, raw = entries[line["name"]]
+            assert line["shape"] == shape and line["bytes"] == len(raw) and line["file"] == DIGITS
+            seen = show(line["handle"])
+            assert seen["sha256"] == hashlib.sha256(raw).hexdigest()
+            assert seen["shape"] == shape and seen["dtype"] == line["dtype"] and seen["exporter_pid"] == process.pid
+            assert not seen["is_read_only"] and not seen["is_pinned"] and seen["nan"] == 0
+            values = struct.unpack(f"<{len(raw) // 4}f", raw) if dtype == "F32" else list(raw)
+            assert seen["min"] == min(values) and seen["max"] == max(values)
+            assert abs(seen["mean"] - sum(values) / len(values)) < 1e-9
+        assert len({show(line["handle"])["inode"] for line in lines}) == 1
+        process.terminate()
+        assert process.wait(10 * SCALE) == 0
+        run("show", lines[0]["handle"], code=1)
+
+
+@test
+def share_prints_lines_for_people():
+    process = subprocess.Popen([LEND, "share", os.path.join(DATA, "c_int16.npy")], bufsize=0, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+    try:
+        name, dtype, *shape, size, handle = read_line(process.stdout).split()
+        assert (name, dtype, " ".join(shape), size) == ("c_int16", "int16", "[2, 3]", "12")
+        assert "stop with Ctrl-C" in read_line(process.stderr)
+        out, _ = run("show", "-", text=handle + "\n")
+        assert re.search(r"^min +0$", out, re.M) and re.search(r"^max +5$", out, re.M), out
+        assert re.search(r"^mean +2\.5$", out, re.M) and re.search(r"^shape +\[2, 3\]$", out, re.M), out
+        assert re.search(r"^sha256 +" + hashlib.sha256(struct.pack("<6h", *range(6))).hexdigest() + "$", out, re.M)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10 * SCALE) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+@test
+def share_read_only():
+    with shared("--read-only", os.path.join(DATA, "c_float32.npy"), count=1) as (_, lines):
+        assert show(lines[0]["handle"])["is_read_only"]
+
+
+@test
+def every_numpy_dtype():
+    kinds = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
+    paths = [os.path.join(DATA, f"c_{kind}.npy") for kind in kinds.split()]
+    with shared(*paths, count=len(paths)) as (_, lines):
+        for kind, line in zip(kinds.split(), lines):
+            seen = show(line["handle"])
+            top = 1 if kind == "bool" else 5
+            assert (seen["dtype"], seen["min"], seen["max"]) == (kind, 0, top), seen
+            assert seen["mean"] == (5 / 6 if kind == "bool" else 2.5), seen
+            assert seen["is_magnitude"] == kind.startswith("complex")
+
+
+@test
+def small_floats_and_packed_elements():
+    nan, inf = float("nan"), float("inf")
+    entries = {
+        # Four packed values each: 1, -1, 0.5 and 6 (F4); 1, -1, 0.125 and 7.5 (E2M3); 1, -1, 0.0625 and 28 (E3M2).
+        "F4": ("F4", [4], bytes([0x2 | 0xA << 4, 0x1 | 0x7 << 4])),
+        "F6_E2M3": ("F6_E2M3", [4], (0x08 | 0x28 << 6 | 0x01 << 12 | 0x1F << 18).to_bytes(3, "little")),
+        "F6_E3M2": ("F6_E3M2", [4], (0x0C | 0x2C << 6 | 0x01 << 12 | 0x1F << 18).to_bytes(3, "little")),
+        "F8_E4M3": ("F8_E4M3", [4], bytes([0x38, 0xB8, 0x7E, 0x7F])),
+        "F8_E5M2": ("F8_E5M2", [4], bytes([0x3C, 0xBC, 0x7C, 0x7F])),
+        "F8_E8M0": ("F8_E8M0", [3], bytes([127, 126, 255])),
+        "BF16": ("BF16", [4], struct.pack("<4H", 0x3F80, 0xBF80, 0x7F80, 0x7FC0)),
+        "F16": ("F16", [4], struct.pack("<4e", 65504, -6e-8, 0.5, nan)),
+        "F64": ("F64", [4], struct.pack("<4d", 1e300, -inf, nan, 0)),
+        "C64": ("C64", [2], struct.pack("<4f", 3, 4, 0, -1)),
+        "I64": ("I64", [2], struct.pack("<2q", 2**63 - 1, -2**63)),
+        "empty": ("F32", [0, 3], b""),
+    }
+    wanted = {
+        "F4": (-1, 6, 0), "F6_E2M3": (-1, 7.5, 0), "F6_E3M2": (-1, 28, 0), "F8_E4M3": (-1, 448, 1),
+        "F8_E5M2": (-1, "inf", 1), "F8_E8M0": (0.5, 1, 1), "BF16": (-1, "inf", 1), "F16": (-(2**-24), 65504, 1),
+        "F64": ("-inf", 1e300, 1), "C64": (1, 5, 0), "I64": (-2**63, 2**63 - 1, 0), "empty": (None, None, 0),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        with shared(safetensors_file(folder, "kinds", entries), count=len(entries)) as (_, lines):
+            for line in lines:
+                seen, name = show(line["handle"]), line["name"]
+                assert (seen["min"], seen["max"], seen["nan"]) == wanted[name], (name, seen)
+                assert seen["sha256"] == hashlib.sha256(entries[name][2]).hexdigest(), name
+
+
+@test
+def fortran_order_hashes_in_c_order():
+    with shared(os.path.join(DATA, "f_float32.npy"), count=1) as (_, lines):
+        seen = show(lines[0]["handle"])
+        assert seen["shape"] == [2, 3, 4] and seen["strides"] == [1, 2, 6]
+        assert seen["sha256"] == hashlib.sha256(struct.pack("<24f", *range(24))).hexdigest()
+
+
+@test
+def files_that_cannot_be_shared():
+    with tempfile.TemporaryDirectory() as folder:
+        short = npy_file(folder, "short", "<f4", [4], b"1234")
+        for path, part in ((os.path.join(folder, "none.npy"), "No such file"), (folder, "directory"),
+                           (short, "cut short"), (os.path.join(DATA, "bad_object.npy"), "'|O'")):
+            out, err = run("share", os.path.join(DATA, "scalar.npy"), path, code=1)
+            assert not out and part in err and err.count("\n") == 1, err
+
+
+@test
+def names_cannot_reach_the_terminal():
+    with tempfile.TemporaryDirectory() as folder:
+        path = safetensors_file(folder, "x", {"\x1b]0;evil\x07\u009bname": ("U8", [1], b"a")})
+        process = subprocess.Popen([LEND, "share", path], bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        line = read_line(process.stdout)
+        process.terminate()
+        assert process.wait(10 * SCALE) == 0
+        process.stdout.close()
+        assert line.startswith("?]0;evil???name "), ascii(line)
+
+
+@test
+def garbage_handles():
+    for text in ("", "x", "lend1:", "lend1:AAAA", "lend1:" + "A" * 300, "lend9:AAAA", "lend1:" + "A" * 5000, "\x1b[2J"):
+        out, err = run("show", text, code=1)
+        assert not out and err.count("\n") == 1 and "\x1b" not in err, err
+        run("show", "-", text=text, code=1)
+    with shared(os.path.join(DATA, "scalar.npy"), count=1) as (_, lines):
+        handle = lines[0]["handle"]
+        for at in range(6, len(handle), 7):
+            damaged = handle[:at] + ("A" if handle[at] != "A" else "B") + handle[at + 1:]
+            run("show", damaged, code=1)
+        run("show", handle[:-4], code=1)
+        assert show(f"  {handle} ")["max"] == -2.5
+
+
+@test
+def ls_lists_what_is_lent():
+    entries = digits_entries()
+    with shared(DIGITS, count=len(entries)) as (process, _):
+        e = exporters()[process.pid]
+        assert e["n_storages"] == len(entries) and e["storage_bytes"] >= sum(len(v[2]) for v in entries.values())
+        assert len(e["allocations"]) >= 1 and e["n_limbo"] == 0 and e["pins"] == [] and "storages" not in e
+        assert e["command"].startswith("lend") and 0 < e["up_ns"] < 60e9 * SCALE
+        e = exporters("--all")[process.pid]
+        assert len(e["storages"]) == len(entries) and all(s["holders"] == [] for s in e["storages"])
+        out, _ = run("ls", "--all")
+        assert re.match(r"\d+ exporters?[ :(]", out) and f"pid {process.pid} (" in out, out
+    assert process.pid not in exporters()
+
+
+@test
+def ls_after_a_kill():
+    with shared(os.path.join(DATA, "scalar.npy"), count=1) as (process, lines):
+        process.kill()
+        process.wait()
+        assert process.pid not in exporters()
+        run("show", lines[0]["handle"], code=1)
+
+
+@test
+def ls_shows_the_stopped_as_not_answering():
+    path = os.path.join(DATA, "scalar.npy")
+    with contextlib.ExitStack() as stack:
+        stopped = [stack.enter_context(shared(path, count=1))[0] for _ in range(4)]
+        alive, _ = stack.enter_context(shared(path, count=1))
+        for process in stopped:
+            process.send_signal(signal.SIGSTOP)
+        start = time.monotonic()
+        answer = json.loads(run("ls", "--json")[0])
+        took = time.monotonic() - start
+        assert answer["totals"]["not_answering"] >= 4 and alive.pid in {e.get("pid") for e in answer["exporters"]}
+        assert all(e["error"] == "not answering" for e in answer["exporters"] if not e["is_answering"])
+        # One after the other, four would take 800 ms.
+        assert took < 0.7 * SCALE, took
+        assert run("ls")[0].count("not answering") >= 5
+        for process in stopped:
+            process.send_signal(signal.SIGCONT)
+        eventually(lambda: {p.pid for p in stopped} <= set(exporters()))
+
+
+@test
+def show_of_a_stopped_exporter_ends():
+    with shared(os.path.join(DATA, "scalar.npy"), count=1) as (process, lines):
+        process.send_signal(signal.SIGSTOP)
+        start = time.monotonic()
+        _, err = run("show", lines[0]["handle"], code=1)
+        assert 1 < time.monotonic() - start < 20 * SCALE and err.count("\n") == 1
+        process.send_signal(signal.SIGCONT)
+        assert show(lines[0]["handle"])["max"] == -2.5
+
+
+@test
+def closed_output_is_an_error():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([LEND, "--version"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1 and "standard output" in done.stderr
+
+
+def main():
+    print("TAP version 13")
+    print(f"1..{len(tests)}")
+    n_failed = 0
+    for number, function in enumerate(tests, 1):
+        try:
+            function()
+            print(f"ok {number} - {function.__name__}", flush=True)
+        except Exception:  # pylint: disable=broad-except
+            n_failed += 1
+            print(f"not ok {number} - {function.__name__}", flush=True)
+            for line in traceback.format_exc().splitlines():
+                print("# " + line)
+    return 1 if n_failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
