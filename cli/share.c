@@ -65,7 +65,7 @@ static int open_files(struct share *s, uint64_t *ret_bytes) {
             *ret_bytes += entry.nbytes;
         }
     }
-    s->tensors = calloc(n_tensors + 1, sizeof *s->tensors);
+    s->tensors = calloc(n_tensors + 1, sizeof(struct lend_tensor *));
     return s->tensors ? CLI_OK : fail_text(NAME, "no memory for a table of %zu tensors", n_tensors);
 }
 
@@ -186,7 +186,7 @@ int share_main(int argc, char **argv) {
     int r = parse(argc, argv, &s);
     if (r < 0) return finish_output(NAME);
     if (r != CLI_OK) return r;
-    s.files = calloc(s.n_files, sizeof *s.files);
+    s.files = calloc(s.n_files + 1, sizeof(struct lend_file *));
     if (!s.files) return fail_text(NAME, "no memory for a table of %zu files", s.n_files);
 
     sigset_t stops, before;

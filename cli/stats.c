@@ -102,7 +102,7 @@ static double decode_large(const struct decoder *d, const uint8_t *data, uint64_
     case LEND_FLOAT << 8 | 32: return u.f32[0];
     case LEND_FLOAT << 8 | 64: return u.f64[0];
     case LEND_COMPLEX << 8 | 32: return hypot(half_value(at), half_value(at + 2));
-    case LEND_COMPLEX << 8 | 64: return hypot(u.f32[0], u.f32[1]);
+    case LEND_COMPLEX << 8 | 64: return hypot((double)u.f32[0], (double)u.f32[1]);
     default: return hypot(u.f64[0], u.f64[1]);
     }
 }
@@ -204,7 +204,7 @@ static void compute(const struct decoder *d, const struct lend_tensor_info *info
     const uint8_t *data = info->data;
     uint64_t n = (uint64_t)info->numel * info->dtype.lanes, n_numbers = 0;
     struct sum sum = {0, 0};
-    double values[CHUNK];
+    double values[CHUNK] = {0};
     for (uint64_t first = 0; first < n; first += CHUNK) {
         size_t part = n - first < CHUNK ? (size_t)(n - first) : CHUNK;
         decode_chunk(d, data, first, part, values);

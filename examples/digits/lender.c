@@ -151,14 +151,13 @@ static void tell_copies(const struct lender *l) {
     int64_t bytes = 0, io = l->io_bytes + a[REPORT_IO] + b[REPORT_IO];
     int64_t pools = l->pool_growth + a[REPORT_POOL] + b[REPORT_POOL];
     for (int i = 0; i < N_LENT; i++) bytes += (int64_t)l->info[lent[i]].nbytes;
-    printf("bytes copied    %" PRId64 " of %" PRId64
-           ", handed over twice: beside the handles, the three processes read"
-           " and wrote %" PRId64 " bytes\n",
-           io + pools, bytes, io);
-    printf("                (/proc/self/io, without socket messages), their pools grew by %" PRId64
-           " bytes, private"
-           " memory by %" PRId64 " and %" PRId64 " KiB\n",
-           pools, a[REPORT_PRIVATE] / 1024, b[REPORT_PRIVATE] / 1024);
+    printf("bytes copied    %" PRId64
+           " of %.1f MiB lent to two processes: beside the handles, the three of them read\n"
+           "                and wrote %" PRId64
+           " bytes (/proc/self/io, which leaves socket messages out), their pools\n"
+           "                grew by %" PRId64 " bytes, and private memory, where copies would lie, by %" PRId64
+           " and %" PRId64 " KiB\n",
+           io + pools, (double)bytes / 1048576, io, pools, a[REPORT_PRIVATE] / 1024, b[REPORT_PRIVATE] / 1024);
     if (io || pools) die("bytes were copied");
     if (a[REPORT_PRIVATE] > PRIVATE_BYTES_MAX || b[REPORT_PRIVATE] > PRIVATE_BYTES_MAX)
         die("a classifier's private memory grew too much");
@@ -182,16 +181,27 @@ static void tell_memory(const struct lender *l) {
     }
 }
 
+static void tell_time(int64_t ns) {
+    if (ns < 1000)
+        printf("%13" PRId64 " ns", ns);
+    else if (ns < 1000000)
+        printf("%13.1f us", (double)ns / 1e3);
+    else
+        printf("%13.1f ms", (double)ns / 1e6);
+}
+
 static void tell_times(const struct lender *l) {
     static const struct {
         const char *what;
         enum report at;
     } rows[] = {{"first contact", REPORT_FIRST_NS}, {"warm", REPORT_WARM_NS}, {"through a pipe", REPORT_PIPE_NS}};
-    printf("hand-over time  %13.1f KiB  %9.0f MiB\n", (double)l->info[IMAGES].nbytes / 1024,
+    printf("hand-over time %9s %.1f KiB %8s %.0f MiB\n", "digits,", (double)l->info[IMAGES].nbytes / 1024, "batch,",
            (double)l->info[BATCH].nbytes / 1048576);
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        printf("  %-16s %12.2f us %10.2f us\n", rows[i].what, (double)report_of(l, 0)[rows[i].at] / 1000,
-               (double)report_of(l, 1)[rows[i].at] / 1000);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        printf("  %-14s", rows[i].what);
+        for (int which = 0; which < N_CLASSIFIERS; which++) tell_time(report_of(l, which)[rows[i].at]);
+        putchar('\n');
+    }
 }
 
 int lend_main(const char *path, char **fifos) {

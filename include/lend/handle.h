@@ -54,7 +54,7 @@ struct lend_reduce_opts {
  * handle is pinned; -ERANGE (buf too small); -EOPNOTSUPP (LEND_REDUCE_NO_COPY; a device that cannot be shared);
  * -ESTALE (moved away); -ENOSPC (pin budget, naming the oldest pin; or no slot left); -ENOMEM; -EMFILE;
  * -EOWNERDEAD, -ETIMEDOUT, -EAGAIN (pin of an imported tensor); -ENOTCONN; -ECHILD.
- * Threads: any.
+ * Threads: any; during LEND_MODE_MOVE no other thread may use the tensor.
  * Crash: before the return nothing holds the storage; a pin whose handle was lost ends by expiry.  Since: 0.1.
  * See: torch.multiprocessing.reductions.reduce_tensor, docs/wire.md. */
 LEND_API int lend_reduce(struct lend_tensor *tensor, const struct lend_reduce_opts *opts, void *buf, size_t buf_bytes,

@@ -63,7 +63,7 @@ struct lend_report_peer {
     uint32_t n_storages;
     uint64_t bytes;
     uint64_t since_ns; /* CLOCK_BOOTTIME of its first contact */
-    char command[64];  /* /proc/PID/comm as the exporter sees it */
+    char command[64];  /* /proc/PID/comm as the caller sees it; "?" where the pid means nothing there */
 };
 
 struct lend_report_hold {

@@ -44,7 +44,8 @@ LEND_API struct lend_tensor *lend_tensor_ref(struct lend_tensor *tensor);
 /* Gives a reference back. With the last tensor of an imported storage the lease goes back to its exporter; with the
  * last of an own storage that others hold, the storage waits in limbo until they are done.
  *   tensor  consumed; NULL allowed.
- * Return: nothing; cannot fail; no system call.
+ * Return: nothing; cannot fail. No system call, unless memory returns to the system (isolated tensors, the last tensor
+ * of a dead exporter or of a pool without references) or the first storage goes into limbo (the service is woken).
  * Threads: any.  Crash: the kernel's word ends the lease.  Since: 0.1.
  * See: docs/leases.md. */
 LEND_API void lend_tensor_unref(struct lend_tensor *tensor);
@@ -135,7 +136,7 @@ LEND_API int lend_tensor_resize(struct lend_tensor *tensor, uint64_t bytes, stru
  *   pool        where the copy lies (shared), or NULL: private memory of this process.
  *   ret_tensor  returned: one reference.
  *   error       borrowed, NULL allowed.
- * Return: 0; errors of lend_tensor_new; -ESTALE; -ECHILD.
+ * Return: 0; errors of lend_tensor_new; -EOPNOTSUPP (memory that the CPU cannot read); -ESTALE; -ECHILD.
  * Threads: any; whoever writes the source at the same time gets torn elements.
  * Crash: as the end of the process.  Since: 0.1.
  * See: torch.clone(memory_format=torch.contiguous_format). */

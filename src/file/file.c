@@ -60,7 +60,8 @@ int lend__file_entry_shape(struct lend__file_entry *entry, DLDataType dtype, int
 }
 
 int lend__file_read(const struct lend_file *file, void *buf, uint64_t bytes, uint64_t offset,
-                    lend_file_progress_fn progress, void *user, const char *operation, struct lend_error *error) {
+                    const struct lend__file_listener *listener, struct lend_error *error) {
+    const char *operation = listener ? "lend_file_load" : "lend_file_open";
     uint64_t done = 0;
     while (done < bytes) {
         long r = lend__sys.pread(file->fd, (uint8_t *)buf + done, bytes - done, offset + done);
@@ -70,7 +71,7 @@ int lend__file_read(const struct lend_file *file, void *buf, uint64_t bytes, uin
                                     "the file ends after %llu of the %llu bytes at offset %llu; it was cut short",
                                     (unsigned long long)done, (unsigned long long)bytes, (unsigned long long)offset);
         done += (uint64_t)r;
-        if (progress && progress(user, done, bytes))
+        if (listener && listener->progress && listener->progress(listener->user, done, bytes))
             return lend__fail(error, -ECANCELED, operation, "the caller's progress function ended the load");
     }
     return 0;
@@ -108,7 +109,7 @@ static int open_and_read(struct lend_file *file, struct lend_error *error) {
         return lend__fail(error, -EBADMSG, "lend_file_open",
                           "%s has %llu bytes, too few for a .safetensors or .npy file", file->path,
                           (unsigned long long)file->bytes);
-    r = lend__file_read(file, magic, sizeof magic, 0, NULL, NULL, "lend_file_open", error);
+    r = lend__file_read(file, magic, sizeof magic, 0, NULL, error);
     if (r < 0) return r;
     /* Read as the length of a .safetensors header, NumPy's magic would be far above the limit: no file is both. */
     if (!memcmp(magic, npy_magic, sizeof npy_magic)) return lend__npy_read(file, magic, error);
@@ -200,10 +201,11 @@ int lend_file_load(struct lend_file *file, size_t index, struct lend_pool *pool,
         return lend__fail(error, -ERANGE, "lend_file_load", "tensor %zu was asked for, the file has %zu", index,
                           file->n_entries);
     const struct lend__file_entry *e = &file->entries[index];
+    const struct lend__file_listener listener = {.progress = progress, .user = user};
     struct lend_tensor *tensor = NULL, *view = NULL;
     int r = new_in_file_order(e, pool, &tensor, error);
     if (r < 0) return r;
-    r = lend__file_read(file, lend_tensor_data(tensor), e->nbytes, e->offset, progress, user, "lend_file_load", error);
+    r = lend__file_read(file, lend_tensor_data(tensor), e->nbytes, e->offset, &listener, error);
     if (r == 0 && e->is_fortran && e->ndim > 1) {
         r = lend_tensor_as_strided(tensor, e->ndim, e->dims, e->dims + e->ndim, 0, &view, error);
         if (r == 0) {

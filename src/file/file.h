@@ -50,7 +50,7 @@ struct lend__file_listener {
 /* Reads exactly [offset, offset + bytes).
  * Returns 0; -EBADMSG when the file ends before; -ECANCELED; a negative errno. */
 int lend__file_read(const struct lend_file *file, void *buf, uint64_t bytes, uint64_t offset,
-                    lend_file_progress_fn progress, void *user, const char *operation, struct lend_error *error);
+                    const struct lend__file_listener *listener, struct lend_error *error);
 
 /* Gives an entry its dtype and shape; strides follow (C order, or Fortran order), and nbytes. The shape's sizes are at
  * least 0 and ndim is at most LEND_NDIM_MAX. Returns 0, -EOVERFLOW, -EBADMSG (not whole bytes) or -ENOMEM. */

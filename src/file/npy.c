@@ -201,7 +201,7 @@ int lend__npy_read(struct lend_file *file, const uint8_t magic[LEND__FILE_MAGIC_
     if (major < 1 || major > 3 || minor)
         return lend__fail(error, -EBADMSG, OPERATION, "%s: .npy version %u.%u; 1.0, 2.0 and 3.0 are known", file->path,
                           major, minor);
-    int r = lend__file_read(file, length, length_bytes, LEND__FILE_MAGIC_BYTES, NULL, NULL, OPERATION, error);
+    int r = lend__file_read(file, length, length_bytes, LEND__FILE_MAGIC_BYTES, NULL, error);
     if (r < 0) return r;
     uint32_t bytes =
         (uint32_t)length[0] | (uint32_t)length[1] << 8 | (uint32_t)length[2] << 16 | (uint32_t)length[3] << 24;
@@ -212,7 +212,7 @@ int lend__npy_read(struct lend_file *file, const uint8_t magic[LEND__FILE_MAGIC_
                                 (unsigned long long)file->bytes, HEADER_BYTES_MAX);
     char *header = lend__zalloc((size_t)bytes + 1);
     if (!header) return lend__fail(error, -ENOMEM, OPERATION, "no memory for the header of %s", file->path);
-    r = lend__file_read(file, header, bytes, header_offset, NULL, NULL, OPERATION, error);
+    r = lend__file_read(file, header, bytes, header_offset, NULL, error);
     struct literal literal = {.ndim = 0};
     struct cursor cursor = {header};
     if (r == 0 && (!bytes || header[bytes - 1] != '\n' || strlen(header) != bytes)) {

@@ -153,13 +153,13 @@ static int check_layout(struct lend_file *file, uint64_t data_offset, struct len
                               "%s: tensor \"%.80s\" begins at %llu, %s: the one before ends at %llu", file->path,
                               e->name, (unsigned long long)e->offset,
                               e->offset < next ? "inside another" : "after a hole", (unsigned long long)next);
-        if (!lend__range_fits(next, e->nbytes, data_bytes))
-            return lend__fail_bytes(error, -EBADMSG, OPERATION, next + e->nbytes, data_bytes,
+        uint64_t end = next + e->nbytes; /* both came from int64_t */
+        if (end > data_bytes)
+            return lend__fail_bytes(error, -EBADMSG, OPERATION, end, data_bytes,
                                     "%s: tensor \"%.80s\" ends at %llu, but only %llu bytes follow the header: the "
                                     "file was cut short",
-                                    file->path, e->name, (unsigned long long)(next + e->nbytes),
-                                    (unsigned long long)data_bytes);
-        next += e->nbytes;
+                                    file->path, e->name, (unsigned long long)end, (unsigned long long)data_bytes);
+        next = end;
         e->offset += data_offset;
     }
     if (next != data_bytes)
@@ -214,7 +214,7 @@ int lend__safetensors_read(struct lend_file *file, const uint8_t magic[LEND__FIL
     if (!header)
         return lend__fail_bytes(error, -ENOMEM, OPERATION, bytes, 0, "no memory for the header of %s: %llu bytes",
                                 file->path, (unsigned long long)bytes);
-    int r = lend__file_read(file, header, bytes, LEND__FILE_MAGIC_BYTES, NULL, NULL, OPERATION, error);
+    int r = lend__file_read(file, header, bytes, LEND__FILE_MAGIC_BYTES, NULL, error);
     if (r == 0) r = parse_header(file, header, bytes, error);
     free(header);
     return r < 0 ? r : check_layout(file, LEND__FILE_MAGIC_BYTES + bytes, error);

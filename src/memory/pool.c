@@ -195,6 +195,7 @@ int lend_pool_stats(struct lend_pool *pool, struct lend_pool_stats *ret_stats) {
 
 int lend_pool_trim(struct lend_pool *pool, uint64_t keep_bytes, uint64_t *ret_bytes) {
     if (lend__pool_is_foreign(pool)) return -ECHILD;
+    if (lend__memory_hooks.reclaim) (void)lend__memory_hooks.reclaim(); /* what peers have given back is free now */
     lend__shards_flush(pool);
     uint64_t bytes = lend__pool_give_back(pool, keep_bytes);
     if (ret_bytes) *ret_bytes = bytes;

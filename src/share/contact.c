@@ -119,6 +119,23 @@ static int sort_descriptors(struct lend__peer *peer, struct lend__control_fds *f
     return r;
 }
 
+/* A refusal is a peer's word, too: only the codes that the protocol has are passed on to the caller. */
+static int refusal(int32_t code) {
+    switch (code) {
+    case -EOWNERDEAD:
+    case -EPERM:
+    case -ESTALE:
+    case -EPROTONOSUPPORT:
+    case -EMFILE:
+    case -ENFILE:
+    case -ENOSPC:
+    case -ENOMEM:
+        return code;
+    default:
+        return -EBADMSG;
+    }
+}
+
 /* Receives the answer to `request`; answers to calls that ran into their deadline earlier are thrown away. */
 static int receive(struct lend__peer *peer, const struct lend__control_request *request, struct lend__answer *ret,
                    uint64_t deadline) {
@@ -136,7 +153,7 @@ static int receive(struct lend__peer *peer, const struct lend__control_request *
         if (is_ours && ret->reply.code >= 0) {
             r = ret->reply.type == request->type ? sort_descriptors(peer, &fds, ret) : -EBADMSG;
         } else if (is_ours || is_refusal) {
-            r = ret->reply.code;
+            r = ret->reply.code = refusal(ret->reply.code);
         } else if (r == sizeof ret->reply && ret->reply.magic == LEND__CONTROL_MAGIC) {
             r = -EAGAIN; /* an old answer */
         } else if (r == 0) {

@@ -250,8 +250,10 @@ static void parent_peer(struct lend__peer *peer, void *arg) {
 static void parent(void) {
     if (!plan.is_active) return;
     plan.is_active = false;
+    bool has_child_page = plan.page != NULL;
     lend__peers_visit(parent_peer, NULL);
     drop_plan();
+    plan.page = NULL;
     lend__watch_fork_release(false);
     lend__pools_fork_release(false);
     lend__ledger_unlock_only();
@@ -261,6 +263,7 @@ static void parent(void) {
     lend__region_fork_release(false);
     LEND_POINT("F7.parent");
     lend__ledger_flush();
+    if (has_child_page) lend__service_wake(); /* the child has no connection: from now on the tick looks after it */
 }
 
 /* --- child ------------------------------------------------------------------------------------------------------------ */
@@ -288,10 +291,11 @@ static void child_page(struct lend__peer *peer) {
     peer->next_cell = peer->n_cells_since_kick = 0;
     memset(peer->cell_token, 0, sizeof peer->cell_token);
     if (peer->page) peer->page->pid = (uint32_t)getpid();
-    if (peer->is_family_fork && !peer->family_page)
-        peer->family_page = parents; /* never written here: it only keeps the counts alive */
-    else if (parents)
+    if (peer->is_family_fork) { /* never written here: mapped, it keeps the counts alive. A second one stays until exit */
+        if (!peer->family_page) peer->family_page = parents;
+    } else if (parents) {
         lend__sys.munmap(parents, LEND_SHM_PAGE_BYTES);
+    }
     for (uint32_t i = 0; peer->is_family_fork && i < peer->imported_room; i++)
         if (peer->imported[i]) peer->imported[i]->has_lease = false;
     peer->is_family_fork = false;

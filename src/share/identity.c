@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Identities and addresses. Nothing here keeps state. */
+/* Identities and addresses. What is kept is one answer: whether the user this process ran as when it drew its identity
+ * is the overflow id, so that a first contact need not read /proc again. */
 #include "share/identity.h"
 
+#include "base/atomic.h"
 #include "base/sys.h"
 
 #include <errno.h>
@@ -42,12 +44,33 @@ static void read_boot_id(uint8_t ret[LEND__ID_BYTES]) {
     }
 }
 
+/* In the initial user namespace every id maps to itself and the overflow id is an ordinary (if unwise) user. */
+static bool is_initial_user_namespace(void) {
+    char text[64];
+    unsigned long inside = 1, outside = 1, count = 0;
+    if (read_small("/proc/self/uid_map", text, sizeof text) < 0) return false;
+    return sscanf(text, "%lu %lu %lu", &inside, &outside, &count) == 3 && !inside && !outside && count == 4294967295ul;
+}
+
+/* The id under which a user namespace shows all users that it does not know. */
+static bool is_overflow(uint32_t uid) {
+    char text[32];
+    uint32_t overflow = 65534;
+    if (read_small("/proc/sys/kernel/overflowuid", text, sizeof text) > 0) overflow = (uint32_t)strtoul(text, NULL, 10);
+    return uid == overflow && !is_initial_user_namespace();
+}
+
+static uint32_t known_uid = UINT32_MAX; /* atomic; UINT32_MAX: none */
+static uint32_t known_is_overflow;      /* atomic; written before known_uid */
+
 int lend__identity_draw(struct lend__identity *ret) {
     struct lend__identity me = {.start_ns = lend__boottime_ns(), .uid = geteuid(), .pid = (uint32_t)getpid()};
     long n = lend__sys.getrandom(me.id, sizeof me.id);
     if (n < 0) return (int)n;
     if (n != sizeof me.id) return -EIO;
     read_boot_id(me.boot_id);
+    lend__store_relaxed(&known_is_overflow, (uint32_t)is_overflow(me.uid));
+    lend__store_release(&known_uid, me.uid);
     *ret = me;
     return 0;
 }
@@ -68,18 +91,10 @@ int lend__identity_address(uint32_t uid, const uint8_t id[LEND__ID_BYTES], const
     return (int)(offsetof(struct sockaddr_un, sun_path) + (size_t)r + 1);
 }
 
-/* In the initial user namespace every id maps to itself and the overflow id is an ordinary (if unwise) user. */
-static bool is_initial_user_namespace(void) {
-    char text[64];
-    unsigned long inside = 1, outside = 1, count = 0;
-    if (read_small("/proc/self/uid_map", text, sizeof text) < 0) return false;
-    return sscanf(text, "%lu %lu %lu", &inside, &outside, &count) == 3 && !inside && !outside && count == 4294967295ul;
-}
-
 bool lend__identity_is_same_user(uint32_t peer_uid) {
-    if (peer_uid != geteuid()) return false;
-    char text[32];
-    uint32_t overflow = 65534;
-    if (read_small("/proc/sys/kernel/overflowuid", text, sizeof text) > 0) overflow = (uint32_t)strtoul(text, NULL, 10);
-    return peer_uid != overflow || is_initial_user_namespace();
+    uint32_t euid = geteuid();
+    if (peer_uid != euid) return false;
+    /* After setuid or unshare the kept answer is another user's. */
+    if (lend__load_acquire(&known_uid) == euid) return !lend__load_relaxed(&known_is_overflow);
+    return !is_overflow(euid);
 }

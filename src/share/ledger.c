@@ -18,6 +18,7 @@
 #include "base/sys.h"
 #include "share/context.h"
 #include "share/liveness.h"
+#include "share/service.h"
 #include "share/watch.h"
 
 #include <errno.h>
@@ -45,10 +46,13 @@ bool lend__ledger_unlock(void) {
     struct lend__storage *freed = LEDGER->freed;
     struct lend__ledger_event events[16];
     uint32_t n_events = LEDGER->n_events;
+    bool wants_tick = LEDGER->wants_tick;
+    LEDGER->wants_tick = false;
     memcpy(events, LEDGER->events, n_events * sizeof *events);
     LEDGER->freed = NULL;
     LEDGER->n_events = 0;
     pthread_mutex_unlock(&LEDGER->lock);
+    if (wants_tick) lend__service_want_tick();
     bool any = freed != NULL;
     while (freed) {
         struct lend__storage *next = freed->private_ctx;
@@ -197,7 +201,6 @@ void lend__ledger_retire(struct lend__allocation *allocation) {
         lend__store_release(&LEDGER->table->n_retired, LEDGER->table->n_retired + 1); /* R1: pairs with R2, mapping.c */
         LEND_POINT("R1.retired");
     }
-    allocation->index = LEND__ALLOCATION_UNLENT;
     lend__ledger_unlock();
 }
 
@@ -277,6 +280,7 @@ static void enter_limbo(uint32_t slot) {
     if (mine->next != LEND__SLOT_NONE) LEDGER->slots[mine->next].prev = slot;
     LEDGER->limbo_first = slot;
     mine->is_limbo = true;
+    LEDGER->wants_tick |= !LEDGER->n_limbo;
     LEDGER->n_limbo++;
     LEDGER->limbo_bytes += mine->storage->bytes;
     if (mine->storage->block)
@@ -405,6 +409,9 @@ void lend__ledger_stop(void) {
             storage->private_ctx = LEDGER->freed;
             LEDGER->freed = storage;
         }
+        /* Nor may their pages be punched out when the pools go: to memory/ they were never lent. */
+        for (uint32_t i = 0; i < LEDGER->n_allocations; i++)
+            if (LEDGER->allocations[i]) LEDGER->allocations[i]->index = LEND__ALLOCATION_UNLENT;
         lend__sys.munmap(LEDGER->table, LEND_SHM_TABLE_BYTES);
     }
     LEDGER->n_events = 0; /* the peers did not die: we go */

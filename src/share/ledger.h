@@ -79,6 +79,7 @@ struct lend__ledger {
         uint64_t bytes;
     } events[16];
     uint32_t n_events;
+    bool wants_tick; /* limbo is no longer empty: the service must look at the pages again and again */
 };
 
 extern struct lend__ledger lend__ledger;
@@ -131,6 +132,8 @@ int lend__page_new(uint32_t pid, struct lend__page **ret, int *ret_lent_fd);
 /* Everything that the page claims is over: consumes its cells, hands its pins to expiry, unmaps it. Limbo is not yet
  * tried again. Locked. */
 void lend__page_drop(struct lend__page *page);
+/* The label: as hello said, or for a forked child that has not, as it wrote itself. */
+uint32_t lend__page_pid(const struct lend__page *page);
 bool lend__page_is_dead(const struct lend__page *page);
 struct lend__page *lend__page_find(uint32_t index, uint64_t nonce);
 /* Remembers that this peer has the allocation's descriptor, and so have the spare pages that wait for its children.

@@ -24,6 +24,8 @@
 #include <sys/socket.h>
 
 #define MESSAGE_MAGIC 0x47534d4cu /* "LMSG" */
+#define DYING_WAIT_NS 1000000u
+#define DYING_WAITS 1000 /* one second: a process with much memory dies slowly */
 enum { HAS_TABLE = 1, HAS_ALLOCATION = 2 };
 
 struct message_header {
@@ -219,7 +221,12 @@ static int receive(int fd, uint64_t deadline, struct arrival *arrival, struct me
  * worth; without the table there is no telling (-EOWNERDEAD). */
 static int rebuild_frozen(const struct lend__wire *wire, struct arrival *arrival, uint32_t has, const struct lend_rebuild_opts *opts,
                           struct lend_tensor **ret_tensor, struct lend_error *error) {
-    if (!(has & HAS_TABLE) || !lend__life_is_over_shared(arrival->fds.fd[0])) return -EOWNERDEAD;
+    if (!(has & HAS_TABLE)) return -EOWNERDEAD;
+    /* Its socket was gone; the lock follows within a moment, unless something else still runs on its memory. */
+    for (int n = 0; !lend__life_is_over_shared(arrival->fds.fd[0]); n++) {
+        if (n == DYING_WAITS) return -EOWNERDEAD;
+        lend__sleep_ns(DYING_WAIT_NS);
+    }
     lend__import_lock();
     struct lend__peer *peer = lend__peer_obtain(wire);
     lend__import_unlock();

@@ -200,6 +200,10 @@ void lend__page_drain(struct lend__page *page) {
     }
 }
 
+uint32_t lend__page_pid(const struct lend__page *page) {
+    return page->pid ? page->pid : lend__load_relaxed(&page->shm->pid);
+}
+
 bool lend__page_is_dead(const struct lend__page *page) {
     if (lend__context.has_open_file_locks) return lend__life_is_over(page->mine_fd);
     return page->pidfd >= 0 && lend__life_pidfd_is_over(page->pidfd);
@@ -222,7 +226,8 @@ static uint64_t held_bytes(const struct lend__page *page) {
 
 void lend__page_drop(struct lend__page *page) {
     LEND_POINT("D1.page-dead");
-    lend__ledger_note(LEND_WATCH_PEER_DIED, page->pid, held_bytes(page));
+    uint64_t bytes = held_bytes(page);
+    if (bytes) lend__ledger_note(LEND_WATCH_PEER_DIED, lend__page_pid(page), bytes);
     consume_all_cells(page, true);
     LEND_POINT("D2.cells-consumed");
     lend__pins_orphan(page->index);

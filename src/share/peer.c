@@ -20,6 +20,7 @@
 #include <sys/mman.h>
 
 #define N_BUCKETS 256 /* by the first byte of a random id */
+#define EOF_NS 100000000ull /* how long the end of a connection may come before the end of its process */
 
 static pthread_mutex_t import_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t call_ended;
@@ -218,10 +219,15 @@ static void notice_death(struct lend__peer *peer, void *arg) {
     struct pollfd p = {.fd = peer->connection_fd, .events = POLLRDHUP};
     struct timespec none = {0, 0};
     if (lend__sys.poll(&p, 1, &none) <= 0 || !(p.revents & (POLLHUP | POLLRDHUP | POLLERR))) return;
-    /* The lock follows the end of the connection within a moment: a dying process closes its files one by one. */
-    for (int i = 0; i < 20 && !lend__peer_is_dead(peer); i++) lend__sleep_ns(100000);
+    /* The lock follows the end of the connection within a moment: a dying process closes its files one by one. Until
+     * then the connection stays, and keeps the watch readable; a living exporter's is closed, and made anew at need. */
+    uint64_t now = lend__now_ns();
+    if (!peer->eof_ns) peer->eof_ns = now;
+    bool is_dead = lend__peer_is_dead(peer);
+    if (!is_dead && now - peer->eof_ns < EOF_NS) return;
+    peer->eof_ns = 0;
     lend__fd_close(&peer->connection_fd);
-    if (peer->is_dead) deaths->list[deaths->n++] = (struct death){peer->table ? peer->table->pid : 0, imported_bytes(peer)};
+    if (is_dead) deaths->list[deaths->n++] = (struct death){peer->table ? peer->table->pid : 0, imported_bytes(peer)};
 }
 
 void lend__peers_notice_deaths(void) {

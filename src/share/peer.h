@@ -32,6 +32,7 @@ struct lend__peer {
     uint32_t n_users;  /* threads that are about to use it without the lock */
     bool is_calling;   /* a thread is in a round trip */
     bool is_dead;      /* the kernel said so */
+    uint64_t eof_ns;   /* when the end of its connection was first seen, while the kernel has not yet said so */
 
     struct lend_shm_table *table; /* mapped read-only; NULL: no contact yet */
     int table_fd;                 /* its lock is tested through this, and lend_send passes it on */

@@ -68,6 +68,7 @@ static int reduce_own(const struct lend_reduce_opts *opts, bool with_pin, struct
         r = lend__pin_new(storage->slot, LEND__PAGE_NONE, lend__context.identity.pid, opts->pin_ns_max, &ret->wire.pin_token, error);
     lend__ledger_unlock();
     if (r < 0) return r;
+    if (with_pin && opts->pin_ns_max) lend__service_wake(); /* somebody must look at the clock */
     ret->wire.exporter = lend__context.identity;
     const struct lend__allocation *allocation = storage->block ? storage->block->allocation : NULL;
     if (allocation)

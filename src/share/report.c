@@ -32,10 +32,6 @@ static bool put(struct writer *writer, const void *record, size_t bytes) {
     return true;
 }
 
-static uint32_t pid_of(const struct lend__page *page) {
-    return page->pid ? page->pid : lend__load_relaxed(&page->shm->pid);
-}
-
 static uint64_t count_fds(void) {
     DIR *dir = opendir("/proc/self/fd");
     uint64_t n = 0;
@@ -116,7 +112,7 @@ static bool has_chunk(const struct lend__page *page, uint32_t slot) {
 static uint64_t put_peers(struct writer *writer, uint64_t from) {
     for (uint32_t i = (uint32_t)from; i < LEDGER->n_pages; i++) {
         const struct lend__page *page = LEDGER->pages[i];
-        struct lend_report_peer record = {.pid = pid_of(page), .since_ns = page->since_ns};
+        struct lend_report_peer record = {.pid = lend__page_pid(page), .since_ns = page->since_ns};
         for (uint32_t slot = 0; slot < LEDGER->n_slots; slot++) {
             if (!has_chunk(page, slot)) {
                 slot |= LEND_SHM_CHUNK_SLOTS - 1; /* on to the next chunk */
@@ -156,7 +152,7 @@ static uint64_t put_holds(struct writer *writer, uint64_t from) {
         for (uint32_t slot = first; slot < LEDGER->n_slots; slot++) {
             uint32_t count = LEDGER->slots[slot].storage ? lend__page_held(LEDGER->pages[i], slot) : 0;
             if (!count) continue;
-            struct lend_report_hold record = {.slot = slot, .pid = pid_of(LEDGER->pages[i]), .count = count};
+            struct lend_report_hold record = {.slot = slot, .pid = lend__page_pid(LEDGER->pages[i]), .count = count};
             if (!put(writer, &record, sizeof record)) return (uint64_t)i << 32 | slot;
         }
     return UINT64_MAX;

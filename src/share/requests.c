@@ -163,7 +163,7 @@ static bool handle_spare(struct lend__connection *connection, const struct lend_
     bool sent = false;
     lend__ledger_lock();
     struct lend__page *mine = connection->page;
-    int r = mine ? lend__page_new(mine->pid, &spare, &lent_fd) : -EBADMSG;
+    int r = mine ? lend__page_new(0, &spare, &lent_fd) : -EBADMSG;
     for (uint32_t i = 0; r >= 0 && i < mine->given_bits; i++)
         if (lend__page_was_given(mine, i)) r = lend__page_give(spare, i);
     if (r >= 0) {

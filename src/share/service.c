@@ -7,11 +7,13 @@
  * connection exist; once a second while anybody holds a page; not at all otherwise. */
 #include "share/service.h"
 
+#include "base/atomic.h"
 #include "base/error.h"
 #include "base/point.h"
 #include "base/sys.h"
 #include "share/context.h"
 #include "share/control.h"
+#include "share/folder.h"
 #include "share/ledger.h"
 #include "share/requests.h"
 
@@ -33,12 +35,14 @@
 
 static struct {
     bool is_running;
+    bool is_stopping; /* atomic */
+    bool sleeps_long; /* atomic: the tick found nothing that needs it often */
     pthread_t thread;
-    int listen_fd, epoll_fd, stop_fd, reserve_fd;
+    int listen_fd, epoll_fd, wake_fd, reserve_fd;
     struct sockaddr_un address;
     struct lend__connection *connections; /* service thread; the child's fork handler */
     int dying_rounds;                     /* fast ticks left after an end of connection */
-} service = {.listen_fd = -1, .epoll_fd = -1, .stop_fd = -1, .reserve_fd = -1};
+} service = {.listen_fd = -1, .epoll_fd = -1, .wake_fd = -1, .reserve_fd = -1};
 
 static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -144,7 +148,7 @@ static void note_limbo_budgets(void) {
     for (uint32_t i = 0; i < lend__ledger.n_pages; i++) {
         struct lend__page *page = lend__ledger.pages[i];
         bool is_over = page->limbo_bytes > budget;
-        if (is_over && !page->is_over_budget) lend__ledger_note(LEND_WATCH_LIMBO_EXCEEDED, page->pid, page->limbo_bytes);
+        if (is_over && !page->is_over_budget) lend__ledger_note(LEND_WATCH_LIMBO_EXCEEDED, lend__page_pid(page), page->limbo_bytes);
         page->is_over_budget = is_over;
     }
 }
@@ -170,6 +174,7 @@ static int tick(void) {
     bool fast = lend__ledger.n_limbo || lend__ledger.n_pins_expiring || lend__ledger.n_unconnected;
     bool slow = lend__ledger.n_pages || lend__ledger.n_pins;
     if (!lend__ledger.n_unconnected) service.dying_rounds = 0;
+    lend__store_release(&service.sleeps_long, !fast); /* under the lock: limbo cannot fill unseen in between */
     lend__ledger_unlock();
     close_ungreeted();
     if (service.dying_rounds > 0) return service.dying_rounds--, TICK_DYING_MS;
@@ -184,12 +189,14 @@ static void *service_main(void *arg) {
         long n = lend__sys.epoll_wait(service.epoll_fd, events, 32, tick());
         bool listener_is_ready = false;
         for (long i = 0; i < n; i++) {
-            if (events[i].data.ptr == &service.stop_fd) return NULL;
-            if (events[i].data.ptr == &service.listen_fd)
+            if (events[i].data.ptr == &service.wake_fd)
+                lend__sys.read(service.wake_fd, &(uint64_t){0}, sizeof(uint64_t));
+            else if (events[i].data.ptr == &service.listen_fd)
                 listener_is_ready = true;
             else
                 serve(events[i].data.ptr); /* may close that connection, and only that one */
         }
+        if (lend__load_acquire(&service.is_stopping)) return NULL;
         if (listener_is_ready) accept_all();
     }
 }
@@ -200,7 +207,7 @@ static void close_files(void) {
     if (service.listen_fd >= 0 && service.address.sun_path[0]) lend__sys.unlink(service.address.sun_path);
     lend__fd_close(&service.listen_fd);
     lend__fd_close(&service.epoll_fd);
-    lend__fd_close(&service.stop_fd);
+    lend__fd_close(&service.wake_fd);
     lend__fd_close(&service.reserve_fd);
 }
 
@@ -215,6 +222,12 @@ static int open_socket(struct lend_error *error) {
     if (length < 0)
         return lend__fail(error, length, "lend_open", "the socket folder %s makes a path of more than 107 bytes; use a shorter one",
                           context->socket_dir);
+    LEND__CLEANUP_FD folder = -1;
+    if (context->socket_dir[0]) {
+        folder = lend__folder_lock(context->socket_dir);
+        if (folder < 0) return lend__fail_sys(error, folder, "lend_reduce", "flock", context->socket_dir);
+        lend__folder_sweep(context->socket_dir);
+    }
     service.listen_fd = (int)lend__sys.socket(AF_UNIX, SOCK_SEQPACKET, 0);
     if (service.listen_fd < 0) return lend__fail_sys(error, service.listen_fd, "lend_reduce", "socket", "the service");
     long r = lend__sys.bind(service.listen_fd, (const struct sockaddr *)&service.address, (socklen_t)length);
@@ -230,13 +243,13 @@ static int open_files(struct lend_error *error) {
     int r = open_socket(error);
     if (r < 0) return r;
     service.epoll_fd = (int)lend__sys.epoll_create();
-    service.stop_fd = (int)lend__sys.eventfd(0);
+    service.wake_fd = (int)lend__sys.eventfd(0);
     service.reserve_fd = (int)lend__sys.open("/dev/null", O_RDONLY);
-    if (service.epoll_fd < 0 || service.stop_fd < 0 || service.reserve_fd < 0) {
-        int code = service.epoll_fd < 0 ? service.epoll_fd : service.stop_fd < 0 ? service.stop_fd : service.reserve_fd;
+    if (service.epoll_fd < 0 || service.wake_fd < 0 || service.reserve_fd < 0) {
+        int code = service.epoll_fd < 0 ? service.epoll_fd : service.wake_fd < 0 ? service.wake_fd : service.reserve_fd;
         return lend__fail_sys(error, code, "lend_reduce", "epoll_create1", "the service");
     }
-    r = watch_fd(service.stop_fd, &service.stop_fd);
+    r = watch_fd(service.wake_fd, &service.wake_fd);
     if (r >= 0) r = watch_fd(service.listen_fd, &service.listen_fd);
     return r < 0 ? lend__fail_sys(error, r, "lend_reduce", "epoll_ctl", "the service") : 0;
 }
@@ -262,14 +275,24 @@ int lend__service_start(struct lend_error *error) {
     return r;
 }
 
+void lend__service_want_tick(void) {
+    if (lend__exchange_acquire(&service.sleeps_long, false)) lend__service_wake();
+}
+
+void lend__service_wake(void) {
+    uint64_t one = 1;
+    if (service.wake_fd >= 0) lend__sys.write(service.wake_fd, &one, sizeof one);
+}
+
 void lend__service_stop(void) {
     if (!service.is_running) return;
-    uint64_t one = 1;
-    lend__sys.write(service.stop_fd, &one, sizeof one);
+    lend__store_release(&service.is_stopping, true);
+    lend__service_wake();
     pthread_join(service.thread, NULL);
     while (service.connections) close_connection(service.connections);
     close_files();
     service.is_running = false;
+    service.is_stopping = false;
 }
 
 void lend__service_fork_prepare(void) {

@@ -22,6 +22,13 @@ struct lend__connection {
  * Return: 0; -EMFILE; -ENOMEM; -EINVAL (socket folder too long); -EACCES and others of bind. */
 int lend__service_start(struct lend_error *error);
 
+/* The tick must be fast from now on: wakes the service only if it is about to sleep for long, so at most once for each
+ * time that it finds nothing to do. */
+void lend__service_want_tick(void);
+
+/* The tick has something new to look after. One write to an eventfd; nothing when no service runs. */
+void lend__service_wake(void);
+
 /* Ends it: thread joined, socket closed, pages and table unmapped. Under the context lock. */
 void lend__service_stop(void);
 

@@ -284,6 +284,46 @@ def ls_lists_what_is_lent():
     assert process.pid not in exporters()
 
 
+@contextlib.contextmanager
+def holding(handle):
+    """A `lend show` that holds its tensor: it waits to write into a pipe that is full and that nobody reads."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, bytes(4096))
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"0")
+    os.set_blocking(writer, True)
+    process = subprocess.Popen([LEND, "show", handle], stdin=subprocess.DEVNULL, stdout=writer)
+    os.close(writer)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        os.close(reader)
+
+
+@test
+def ls_tells_who_holds_and_forgets_the_killed():
+    with shared(os.path.join(DATA, "scalar.npy"), os.path.join(DATA, "c_int8.npy"), count=2) as (process, lines):
+        with holding(lines[1]["handle"]) as holder:
+            (seen,) = eventually(lambda: [h for h in exporters()[process.pid]["holders"] if h["storages"]])
+            assert seen["pid"] == holder.pid and seen["command"] == "lend" and seen["storages"] == 1, seen
+            assert seen["bytes"] >= 6 and 0 <= seen["age_ns"] < 60e9 * SCALE, seen
+            held = [s for s in exporters("--all")[process.pid]["storages"] if s["holders"]]
+            assert len(held) == 1 and held[0]["holders"] == [{"pid": holder.pid, "count": 1}], held
+            out, _ = run("ls", "--all")
+            assert f"held by pid {holder.pid} (lend): 1 storage, " in out, out
+            assert f"held by pid {holder.pid} (lend), 1 time\n" in out, out
+            holder.kill()
+            holder.wait()
+            eventually(lambda: not exporters("--all")[process.pid]["holders"], 1)
+        assert all(not s["holders"] for s in exporters("--all")[process.pid]["storages"])
+
+
 @test
 def ls_after_a_kill():
     with shared(os.path.join(DATA, "scalar.npy"), count=1) as (process, lines):

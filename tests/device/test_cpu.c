@@ -104,13 +104,16 @@ LEND_TEST(a_file_size_limit_is_an_error_and_no_signal) {
 LEND_TEST(a_descriptor_limit_is_named) {
     struct lend_error error;
     struct lend__extent e;
-    struct rlimit limit = {3, 3};
+    struct rlimit before, limit;
     int last = dup(0);
     close(last);
-    limit.rlim_cur = limit.rlim_max = (rlim_t)last;
+    CHECK_INT(getrlimit(RLIMIT_NOFILE, &before), 0);
+    limit = (struct rlimit){(rlim_t)last, before.rlim_max};
     CHECK_INT(setrlimit(RLIMIT_NOFILE, &limit), 0);
     struct lend__allocation_request request = {.bytes = 2 * MIB};
-    CHECK_CODE(lend__cpu_ops.allocation_new(&request, &e, &error), -EMFILE);
+    int r = lend__cpu_ops.allocation_new(&request, &e, &error);
+    CHECK_INT(setrlimit(RLIMIT_NOFILE, &before), 0);
+    CHECK_CODE(r, -EMFILE);
     CHECK_UINT(error.available, last);
 }
 
@@ -280,7 +283,9 @@ LEND_TEST(adopted_descriptors_are_looked_at) {
     fd = memfd_create("lend-adopt", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     CHECK_INT(ftruncate(fd, (off_t)page), 0);
     int reader = lend__fd_reopen(fd, O_RDONLY);
-    CHECK_CODE(adopt(reader, 0, page, ""), reader < 0 ? 0 : -EINVAL);
+    CHECK_CODE(adopt(reader, 0, page, "not open for reading and writing"), -EINVAL);
+    CHECK_CODE(adopt(fd, 0, page, ""), 0);
+    CHECK_CODE(adopt(reader, 0, page, "not open for reading and writing"), -EINVAL);
     close(reader);
     close(fd);
 }

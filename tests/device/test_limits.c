@@ -132,7 +132,7 @@ LEND_TEST(damaged_files_are_no_limit) {
 }
 
 LEND_TEST(a_long_group_name_keeps_its_end) {
-    static char cgroup[512], max[512];
+    static char cgroup[512], max[1024];
     struct fake files[] = {
         {"/proc/self/cgroup", cgroup},
         {"/proc/self/mountinfo", "32 1 0:7 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"},

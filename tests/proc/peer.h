@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* What the proc tests share: handles as text, tensors filled with a pattern, and the books by pid. */
+/* What the proc tests share: tensors filled with a pattern, handles as text, counts of what a process has, and the
+ * actor (actor.c): a role that does on command what a user of the library does.
+ *
+ *     struct role b;
+ *     actor_start(&b, NULL, "deadline_ms=500");
+ *     CHECK_INT(actor_code(&b, "rebuild 0 %s", text), -ESTALE);
+ *     CHECK_INT(actor_int(&b, "byte 0 17"), 7); */
 #ifndef LEND_TESTS_PROC_PEER_H_
 #define LEND_TESTS_PROC_PEER_H_
 
@@ -12,37 +18,58 @@
 static const DLDataType float32 = {kDLFloat, 32, 1};
 static const DLDataType uint8 = {kDLUInt, 8, 1};
 
-/* The handle's text; static, one at a time. */
-static inline const char *reduce_text(struct lend_tensor *tensor, const struct lend_reduce_opts *opts, int expected) {
-    static char text[LEND_HANDLE_TEXT_MAX];
-    uint8_t handle[LEND_HANDLE_BYTES_MAX];
-    size_t n = 0;
-    struct lend_error error = {0};
-    int r = lend_reduce(tensor, opts, handle, sizeof handle, &n, &error);
-    if (r != expected) FAIL("lend_reduce: %d instead of %d: %s", r, expected, error.text);
-    CHECK_OK(lend_handle_format(handle, n, text, sizeof text), NULL);
-    return text;
-}
+/* A handle in both forms. */
+struct handle {
+    uint8_t bytes[LEND_HANDLE_BYTES_MAX];
+    size_t n;
+    char text[LEND_HANDLE_TEXT_MAX];
+};
 
-static inline int rebuild_text(const char *text, const struct lend_rebuild_opts *opts, struct lend_tensor **ret, struct lend_error *error) {
-    uint8_t handle[LEND_HANDLE_BYTES_MAX];
-    size_t n = 0;
-    int r = lend_handle_parse(text, handle, sizeof handle, &n);
-    return r < 0 ? r : lend_rebuild(handle, n, opts, ret, error);
-}
+/* Opens the context with options, or fails the test. */
+void open_with(const struct lend_opts *opts);
+struct lend_pool *new_pool(const struct lend_pool_opts *opts);
+/* Closes what open_with and new_pool opened. NULL allowed. */
+void close_all(struct lend_pool *pool);
 
-static inline struct lend_tensor_info info_of(const struct lend_tensor *tensor) {
-    struct lend_tensor_info info = {.size = sizeof info};
-    CHECK_OK(lend_tensor_info(tensor, &info), NULL);
-    return info;
-}
+/* A tensor of n bytes, all `fill`. */
+struct lend_tensor *new_bytes(struct lend_pool *pool, int64_t n, int fill);
+struct lend_tensor_info info_of(const struct lend_tensor *tensor);
+uint64_t limbo_bytes(struct lend_pool *pool);
 
-static inline struct lend_tensor *new_bytes(struct lend_pool *pool, int64_t n, int fill) {
-    struct lend_tensor *tensor = NULL;
-    struct lend_error error = {0};
-    CHECK_OK(lend_tensor_new(pool, uint8, 1, &n, &tensor, &error), &error);
-    if (n) memset(lend_tensor_data(tensor), fill, (size_t)n);
-    return tensor;
-}
+/* Reduces and expects `code`; the handle is empty when that is negative. opts NULL: share. */
+void reduce_to(struct lend_tensor *tensor, const struct lend_reduce_opts *opts, int code, struct handle *ret);
+/* The text of reduce_to; static, one at a time. */
+const char *reduce_text(struct lend_tensor *tensor, const struct lend_reduce_opts *opts, int code);
+int rebuild_text(const char *text, const struct lend_rebuild_opts *opts, struct lend_tensor **ret, struct lend_error *error);
+
+/* All of lend_tensor_info that must be equal on both sides, and a checksum of the elements; freed by the caller. */
+char *describe(struct lend_tensor *tensor);
+/* CRC-32C of the elements in C order. */
+uint32_t sum_of(struct lend_tensor *tensor);
+
+/* Does every byte have this value? */
+bool is_filled(struct lend_tensor *tensor, int value);
+
+/* What this process has. */
+unsigned count_fds(void);
+unsigned count_maps(void);        /* lines of /proc/self/maps */
+unsigned count_lend_maps(void);   /* of these: memfds of lend */
+uint64_t resident_bytes(void);
+/* Is there a listening socket of this exporter in this network namespace? */
+bool has_socket(const uint8_t exporter_id[16]);
+/* Entries of /dev/shm that lend made: none, ever. */
+unsigned count_dev_shm(void);
+
+/* Starts an actor. `options`: words "deadline_ms=500 pin_bytes=1000 orphan_ms=200 limbo_bytes=N socket_dir=PATH group
+ * fork_drop isolate read_only budget=N quiet", or NULL. */
+void actor_start(struct role *actor, const struct role_opts *opts, const char *options);
+/* Sends a command. Its answer "ok ..." gives the rest (valid until the next command); anything else fails the test. */
+const char *actor_ok(struct role *actor, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The same, when the rest is a number. */
+long long actor_int(struct role *actor, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Sends a command and returns 0 (or the outcome) or the negative code of its "error CODE SENTENCE"; the sentence is in
+ * actor_sentence. */
+int actor_code(struct role *actor, const char *format, ...) __attribute__((format(printf, 2, 3)));
+extern char actor_sentence[LEND_ERROR_TEXT_BYTES];
 
 #endif

@@ -3,87 +3,137 @@
 #include "peer.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 
-/* Rebuilds handles that it hears, keeps them, writes, and gives them back on command. */
-LEND_ROLE(importer) {
-    enum { N = 64 };
-    struct lend_tensor *held[N] = {NULL};
-    struct lend_error error = {0};
-    CHECK_OK(lend_open(NULL, &error), &error);
-    for (const char *line; (line = role_hear());) {
-        char copy[4096];
-        snprintf(copy, sizeof copy, "%s", line);
-        char *word = strtok(copy, " ");
-        unsigned i = (unsigned)atoi(strtok(NULL, " "));
-        if (!strcmp(word, "rebuild")) {
-            int r = rebuild_text(strtok(NULL, " "), NULL, &held[i], &error);
-            if (r < 0) {
-                role_say("error %d %s", r, error.text);
-                continue;
-            }
-            struct lend_tensor_info info = info_of(held[i]);
-            role_say("rebuilt %llu %llu %d", (unsigned long long)info.allocation_inode, (unsigned long long)info.allocation_offset,
-                     info.nbytes ? ((uint8_t *)info.data)[0] : -1);
-        } else if (!strcmp(word, "write")) {
-            ((uint8_t *)lend_tensor_data(held[i]))[0] = (uint8_t)atoi(strtok(NULL, " "));
-            role_say("written");
-        } else if (!strcmp(word, "read")) {
-            role_say("read %d", ((uint8_t *)lend_tensor_data(held[i]))[0]);
-        } else if (!strcmp(word, "same")) {
-            unsigned j = (unsigned)atoi(strtok(NULL, " "));
-            role_say("same %d", info_of(held[i]).storage_id == info_of(held[j]).storage_id);
-        } else if (!strcmp(word, "drop")) {
-            lend_tensor_unref(held[i]);
-            held[i] = NULL;
-            role_say("dropped");
-        }
-        CHECK_OK(lend_check(&error), &error);
-    }
-    for (unsigned i = 0; i < N; i++) lend_tensor_unref(held[i]);
-    CHECK_OK(lend_close(&error), &error);
-    return 0;
-}
-
 LEND_TEST(one_tensor_to_an_unrelated_process_and_back) {
-    struct lend_error error = {0};
-    struct lend_pool *pool = NULL;
-    CHECK_OK(lend_open(NULL, &error), &error);
-    CHECK_OK(lend_pool_new(NULL, &pool, &error), &error);
+    open_with(NULL);
+    struct lend_pool *pool = new_pool(NULL);
     struct lend_tensor *tensor = new_bytes(pool, 1000, 7);
     struct role r;
-    ROLE_START(&r, NULL, "importer");
-    role_send(&r, "rebuild 0 %s", reduce_text(tensor, NULL, 0));
-    unsigned long long inode = 0, offset = 0;
-    int first = 0;
-    CHECK_INT(sscanf(role_expect(&r, "rebuilt "), "%llu %llu %d", &inode, &offset, &first), 3);
-    CHECK_UINT(inode, info_of(tensor).allocation_inode);
-    CHECK_UINT(offset, info_of(tensor).allocation_offset);
-    CHECK_INT(first, 7);
-    role_send(&r, "write 0 9");
-    role_expect(&r, "written");
+    actor_start(&r, &(struct role_opts){.is_detached = true}, NULL);
+    actor_ok(&r, "rebuild 0 %s", reduce_text(tensor, NULL, 0));
+    char *here = describe(tensor);
+    CHECK_STR(actor_ok(&r, "describe 0"), here);
+    free(here);
+    CHECK_INT(actor_int(&r, "filled 0"), 7);
+    actor_ok(&r, "poke 0 0 9");
     CHECK_INT(((uint8_t *)lend_tensor_data(tensor))[0], 9);
-    ((uint8_t *)lend_tensor_data(tensor))[0] = 11;
-    role_send(&r, "read 0");
-    CHECK_STR(role_expect(&r, "read "), "11");
-    role_send(&r, "rebuild 1 %s", reduce_text(tensor, NULL, 0));
-    role_expect(&r, "rebuilt ");
-    role_send(&r, "same 0 1");
-    CHECK_STR(role_expect(&r, "same "), "1");
-    /* Dropped here, held there: the block is in limbo. */
+    ((uint8_t *)lend_tensor_data(tensor))[999] = 11;
+    CHECK_INT(actor_int(&r, "byte 0 999"), 11);
+    actor_ok(&r, "rebuild 1 %s", reduce_text(tensor, NULL, 0));
+    CHECK_INT(actor_int(&r, "same 0 1"), 1);
+    /* Dropped here, held there: the block is in limbo until both are gone. */
     lend_tensor_unref(tensor);
-    struct lend_pool_stats stats = {.size = sizeof stats};
-    CHECK_OK(lend_pool_stats(pool, &stats), NULL);
-    CHECK(stats.limbo_bytes >= 1000);
-    CHECK_OK(lend_check(&error), &error);
-    role_send(&r, "drop 0");
-    role_expect(&r, "dropped");
-    role_send(&r, "drop 1");
-    role_expect(&r, "dropped");
-    CHECK_EVENTUALLY(2000, (lend_pool_stats(pool, &stats), stats.limbo_bytes == 0));
-    CHECK_OK(lend_check(&error), &error);
+    CHECK(limbo_bytes(pool) >= 1000);
+    actor_ok(&r, "drop 0");
+    test_pause();
+    CHECK(limbo_bytes(pool) >= 1000);
+    CHECK_INT(actor_int(&r, "byte 1 999"), 11);
+    actor_ok(&r, "drop 1");
+    CHECK_EVENTUALLY(2000, limbo_bytes(pool) == 0);
     role_end(&r);
-    lend_pool_unref(pool);
-    CHECK_OK(lend_close(&error), &error);
+    close_all(pool);
+}
+
+/* Two pools: the first brings contact (table, page, connection), the second shows what an allocation costs. */
+LEND_TEST(three_tensors_in_one_allocation_cost_one_mapping_and_one_descriptor) {
+    enum { N = 3 };
+    open_with(NULL);
+    struct lend_pool *first = new_pool(NULL), *pool = new_pool(NULL);
+    struct lend_tensor *opener = new_bytes(first, 64, 1), *tensors[N];
+    struct role r;
+    actor_start(&r, NULL, NULL);
+    long long maps = actor_int(&r, "count lend_maps"), fds = actor_int(&r, "count fds");
+    actor_ok(&r, "rebuild 60 %s", reduce_text(opener, NULL, 0));
+    CHECK_INT(actor_int(&r, "count lend_maps"), maps + 3); /* table, page, allocation */
+    CHECK(actor_int(&r, "count fds") <= fds + 3);          /* connection, table, allocation */
+    maps = actor_int(&r, "count lend_maps");
+    fds = actor_int(&r, "count fds");
+    for (int i = 0; i < N; i++) {
+        tensors[i] = new_bytes(pool, 1000 + i, 20 + i);
+        CHECK_UINT(info_of(tensors[i]).allocation_inode, info_of(tensors[0]).allocation_inode);
+        actor_ok(&r, "rebuild %d %s", i, reduce_text(tensors[i], NULL, 0));
+        CHECK_INT(actor_int(&r, "filled %d", i), 20 + i);
+    }
+    CHECK_INT(actor_int(&r, "count lend_maps"), maps + 1);
+    CHECK(actor_int(&r, "count fds") <= fds + 1);
+    for (int i = 0; i < N; i++) {
+        for (int j = 0; j < N; j++) CHECK_INT(actor_int(&r, "same %d %d", i, j), i == j);
+        actor_ok(&r, "fill %d %d", i, 40 + i);
+        CHECK(is_filled(tensors[i], 40 + i));
+        memset(lend_tensor_data(tensors[i]), 60 + i, (size_t)(1000 + i));
+        CHECK_INT(actor_int(&r, "filled %d", i), 60 + i);
+    }
+    /* Another handle, made from a view: the same storage, and still the same mapping. */
+    struct lend_tensor *view = NULL;
+    struct lend_error error = {0};
+    CHECK_OK(lend_tensor_slice(tensors[1], 0, 10, 500, 7, &view, &error), &error);
+    actor_ok(&r, "rebuild 10 %s", reduce_text(view, NULL, 0));
+    CHECK_INT(actor_int(&r, "same 10 1"), 1);
+    CHECK_INT(actor_int(&r, "same 10 2"), 0);
+    char *here = describe(view);
+    CHECK_STR(actor_ok(&r, "describe 10"), here);
+    free(here);
+    CHECK_INT(actor_int(&r, "count lend_maps"), maps + 1);
+    lend_tensor_unref(view);
+    for (int i = 0; i < N; i++) lend_tensor_unref(tensors[i]);
+    lend_tensor_unref(opener);
+    role_end(&r);
+    CHECK_EVENTUALLY(2000, limbo_bytes(pool) == 0 && limbo_bytes(first) == 0);
+    lend_pool_unref(first);
+    close_all(pool);
+}
+
+LEND_TEST(resize_is_refused_on_both_sides_with_a_sentence) {
+    open_with(NULL);
+    struct lend_pool *pool = new_pool(NULL);
+    struct lend_tensor *tensor = new_bytes(pool, 100, 1);
+    struct lend_error error = {0};
+    struct role r;
+    actor_start(&r, NULL, NULL);
+    actor_ok(&r, "rebuild 0 %s", reduce_text(tensor, NULL, 0));
+    CHECK_CODE(lend_tensor_resize(tensor, 200, &error), -EOPNOTSUPP);
+    CHECK_CONTAINS(error.text, "copy");
+    CHECK_INT(actor_code(&r, "resize 0 200"), -EOPNOTSUPP);
+    CHECK_CONTAINS(actor_sentence, "copy");
+    CHECK_INT(actor_code(&r, "resize 0 10"), -EOPNOTSUPP);
+    CHECK_INT(actor_int(&r, "filled 0"), 1);
+    CHECK_UINT(info_of(tensor).storage_bytes, 100);
+    lend_tensor_unref(tensor);
+    role_end(&r);
+    CHECK_EVENTUALLY(2000, limbo_bytes(pool) == 0);
+    close_all(pool);
+}
+
+LEND_TEST(a_handle_of_this_process_gives_the_original_storage) {
+    open_with(NULL);
+    struct lend_pool *pool = new_pool(NULL);
+    struct lend_tensor *tensor = new_bytes(pool, 100, 5), *again = NULL;
+    struct lend_error error = {0};
+    struct handle handle;
+    reduce_to(tensor, NULL, 0, &handle);
+    CHECK_OK(lend_rebuild(handle.bytes, handle.n, NULL, &again, &error), &error);
+    CHECK_UINT(info_of(again).storage_id, info_of(tensor).storage_id);
+    CHECK_INT(info_of(again).is_imported, 0);
+    CHECK_PTR(lend_tensor_data(again), lend_tensor_data(tensor));
+    lend_tensor_unref(again);
+    /* Also when only a peer holds it any more: out of limbo. */
+    struct role r;
+    actor_start(&r, NULL, NULL);
+    actor_ok(&r, "rebuild 0 %s", handle.text);
+    uint64_t offset = info_of(tensor).allocation_offset;
+    lend_tensor_unref(tensor);
+    CHECK(limbo_bytes(pool) >= 100);
+    CHECK_OK(lend_rebuild(handle.bytes, handle.n, NULL, &again, &error), &error);
+    CHECK_UINT(limbo_bytes(pool), 0);
+    CHECK_INT(info_of(again).is_imported, 0);
+    CHECK_UINT(info_of(again).allocation_offset, offset);
+    CHECK(is_filled(again, 5));
+    CHECK_OK(lend_check(&error), &error);
+    lend_tensor_unref(again);
+    CHECK(limbo_bytes(pool) >= 100);
+    role_end(&r);
+    CHECK_EVENTUALLY(2000, limbo_bytes(pool) == 0);
+    CHECK_CODE(lend_rebuild(handle.bytes, handle.n, NULL, &again, &error), -ESTALE);
+    close_all(pool);
 }

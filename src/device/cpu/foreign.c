@@ -35,9 +35,10 @@ static int adopt_seal(int fd, struct lend_error *error) {
         return lend__fail(error, -EINVAL, "lend_pool_new", "adopt_fd is sealed against writing");
     if (seals & F_SEAL_SHRINK) return 0;
     long r = lend__sys.add_seals(fd, F_SEAL_SHRINK);
-    if (r < 0)
+    if (r < 0 && seals & F_SEAL_SEAL)
         return lend__fail(error, -EOPNOTSUPP, "lend_pool_new",
                           "adopt_fd cannot be sealed against shrinking; make it with memfd_create(MFD_ALLOW_SEALING)");
+    if (r < 0) return lend__fail(error, -EINVAL, "lend_pool_new", "adopt_fd is not open for reading and writing");
     return 0;
 }
 

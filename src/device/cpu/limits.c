@@ -14,6 +14,8 @@
 #include <sys/resource.h>
 
 #define PATH_ROOM 1024
+/* What processors charge ahead, and the records of the object itself. */
+#define FIXED_BYTES ((uint64_t)256 << 10)
 /* Version 1 writes LONG_MAX rounded down to pages for "unlimited". */
 #define UNLIMITED ((uint64_t)1 << 62)
 
@@ -161,14 +163,13 @@ void lend__cpu_room_read(struct lend__cpu_room *ret) {
 int lend__cpu_room_check(uint64_t bytes, uint64_t asked, const char *operation, struct lend_error *error) {
     struct lend__cpu_room room;
     lend__cpu_room_read(&room);
-    /* Page tables and the page cache's tree are charged too: about 0.4 % of the pages. */
-    uint64_t overhead = bytes / 128 + 256 * 1024, need = bytes + overhead < bytes ? UINT64_MAX : bytes + overhead;
-    if (need > room.bytes) {
-        uint64_t available = room.bytes > overhead ? room.bytes - overhead : 0;
+    if (room.bytes == UINT64_MAX) return 0;
+    /* Page tables and the page cache's tree are charged too: about 0.4 % of the pages; 1/128 is kept for them. */
+    uint64_t usable = room.bytes > FIXED_BYTES ? room.bytes - FIXED_BYTES : 0, available = usable - usable / 128;
+    if (bytes > available)
         return lend__fail_bytes(error, -ENOMEM, operation, asked, available,
                                 "no memory for %llu bytes: %llu are available (%s); ask for less or raise the limit",
                                 (unsigned long long)asked, (unsigned long long)available, room.limit);
-    }
     return 0;
 }
 

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The README's programs and the examples, built as their own comments say and run as separate processes.
+
+    test_examples.py SOURCE BUILD
+
+The library is installed into an empty folder, which pkg-config is told about; nothing else of the build is used."""
+
+import glob
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import tap
+
+SOURCE, BUILD = sys.argv[1:]
+STAGE = tempfile.mkdtemp(prefix="lend-docs-")
+WORK = os.path.join(STAGE, "work")
+ENV = dict(os.environ)
+
+
+def read(name):
+    with open(os.path.join(SOURCE, name), encoding="utf-8") as file:
+        return file.read()
+
+
+def install():
+    options = json.loads(tap.run(["meson", "introspect", "--buildoptions", BUILD]))
+    if next(o["value"] for o in options if o["name"] == "b_sanitize") != "none":
+        raise tap.Skip("a build with a sanitizer")
+    tap.run(["meson", "install", "-C", BUILD, "--no-rebuild", "--destdir", STAGE])
+    config = glob.glob(f"{STAGE}/**/liblend.pc", recursive=True)[0]
+    library = glob.glob(f"{STAGE}/**/liblend.so.0", recursive=True)[0]
+    ENV.update(PKG_CONFIG_LIBDIR=os.path.dirname(config), PKG_CONFIG_SYSROOT_DIR=STAGE,
+               LD_LIBRARY_PATH=os.path.dirname(library))
+
+
+def needs_stage():
+    if "PKG_CONFIG_SYSROOT_DIR" not in ENV:
+        raise tap.Skip("the library was not installed")
+
+
+def build(text, name):
+    """Runs the command line that builds `name` in the text: it ends in $(pkg-config ... liblend)."""
+    command = re.search(rf"^[ */]*(\S*\b(?:cc|c\+\+|rustc) .*-o {name} .*liblend\))$", text, re.MULTILINE)
+    if not command:
+        raise tap.Failure(f"no command that builds {name}")
+    if not shutil.which(command[1].split()[0]):
+        raise tap.Skip(f"no {command[1].split()[0]} here")
+    done = subprocess.run(["sh", "-c", command[1]], cwd=WORK, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, check=False)
+    tap.equal((done.returncode, done.stdout), (0, ""), f"what `{command[1]}` says")
+
+
+def copied(*names):
+    needs_stage()
+    os.makedirs(WORK, exist_ok=True)
+    for name in names:
+        shutil.copy(os.path.join(SOURCE, name), WORK)
+
+
+class Lender:
+    """A program that prints a handle first and ends when its standard input does."""
+
+    def __init__(self, program):
+        self.process = subprocess.Popen([f"./{program}"], cwd=WORK, env=ENV, text=True, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE)
+        self.handle = self.process.stdout.readline().strip()
+        if not self.handle.startswith("lend1:"):
+            self.process.kill()
+            raise tap.Failure(f"{program} prints {self.handle!r} and no handle")
+
+    def rest(self):
+        output, _ = self.process.communicate(timeout=30)
+        tap.equal(self.process.returncode, 0, "the lender's exit status")
+        return output
+
+
+def readme():
+    needs_stage()
+    os.makedirs(WORK, exist_ok=True)
+    text = read("README.md")
+    blocks = dict(re.findall(r"```c\n/\* (\w+\.c): (.*?)```", text, re.DOTALL))
+    tap.equal(sorted(blocks), ["borrower.c", "lender.c"], "the README's programs")
+    for name, body in blocks.items():
+        with open(os.path.join(WORK, name), "w", encoding="utf-8") as file:
+            file.write(f"/* {name}: {body}")
+    for name in ("lender", "borrower"):
+        build(text, name)
+    lender = Lender("lender")
+    tap.equal(tap.run(["./borrower", lender.handle], cwd=WORK, env=ENV), "", "what the borrower prints")
+    tap.equal(lender.rest(), "x[5] is now 42\n", "what the lender prints at its end")
+
+
+def c_example():
+    copied("examples/c/lender.c", "examples/c/borrower.c")
+    for name in ("lender", "borrower"):
+        build(read(f"examples/c/{name}.c"), name)
+    lender = Lender("lender")
+    tap.equal(tap.run(["./borrower", lender.handle], cwd=WORK, env=ENV), "borrowed 2 elements, last column times 10\n",
+              "what the borrower prints")
+    tap.equal(lender.rest(), "x[1][2] is 50\n", "what the lender prints at its end")
+
+
+def cpp_example():
+    copied("examples/cpp/lend.hpp", "examples/cpp/share.cpp")
+    build(read("examples/cpp/share.cpp"), "share")
+    tap.equal(tap.run(["./share"], cwd=WORK, env=ENV), "x[0] is 42\n", "what it prints")
+
+
+def rust_example():
+    copied("examples/rust/borrow.rs", "examples/c/lender.c")
+    build(read("examples/rust/borrow.rs"), "borrow")
+    build(read("examples/c/lender.c"), "lender")
+    lender = Lender("lender")
+    tap.equal(tap.run(["./borrow", lender.handle], cwd=WORK, env=ENV), "sum 15, negated into the last element\n",
+              "what the borrower prints")
+    tap.equal(lender.rest(), "x[1][2] is -15\n", "what the lender prints at its end")
+
+
+CASES = [
+    ("install into an empty folder", install),
+    ("the README's lender and borrower", readme),
+    ("examples/c", c_example),
+    ("examples/cpp", cpp_example),
+    ("examples/rust", rust_example),
+]
+try:
+    STATUS = tap.main(CASES)
+finally:
+    shutil.rmtree(STAGE)
+sys.exit(STATUS)

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: MIT */
+/* The scripts. Each covers one job of the protocol from an empty start; A exports, B imports, C gets what B forwards. */
+#include "world.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#define DO(...)                                \
+    do {                                       \
+        if (!do_ask(world, __VA_ARGS__)) return false; \
+    } while (0)
+#define REDUCE(who, i, with_pin, handle)                                      \
+    do {                                                                      \
+        if (!ask_reduce(world, (who), (i), (with_pin), (handle))) return false; \
+    } while (0)
+#define REBUILD(who, i, handle)                                      \
+    do {                                                             \
+        if (!ask_rebuild(world, (who), (i), (handle))) return false; \
+    } while (0)
+
+static bool open_all(struct world *world, int n) {
+    for (int i = 0; i < n; i++) DO(i, "open %ld", world->deadline_ms);
+    return true;
+}
+
+/* Export, first contact, cold rebuild, release, reuse. */
+static bool hand_over(struct world *world) {
+    char handle[HANDLE_BYTES];
+    if (!open_all(world, 2)) return false;
+    DO(A, "new 0 5000 10");
+    REDUCE(A, 0, false, handle);
+    REBUILD(B, 0, handle);
+    DO(B, "check");
+    DO(A, "drop 0");
+    DO(B, "drop 0");
+    DO(A, "drained 4000");
+    return true;
+}
+
+/* Warm rebuilds, two storages, one of them twice; the exporter rebuilds its own. */
+static bool warm(struct world *world) {
+    char first[HANDLE_BYTES], second[HANDLE_BYTES];
+    if (!open_all(world, 2)) return false;
+    DO(A, "new 0 100 10");
+    DO(A, "new 1 100 11");
+    REDUCE(A, 0, false, first);
+    REDUCE(A, 1, false, second);
+    REBUILD(B, 0, first);
+    REBUILD(B, 1, second);
+    DO(B, "rebuild 2 11 %s", second);
+    DO(A, "rebuild 3 10 %s", first);
+    DO(A, "drop 1");
+    DO(B, "drop 1");
+    DO(B, "drop 2");
+    DO(A, "drained 4000");
+    DO(B, "report");
+    return true;
+}
+
+/* The sender lets go at once: the pin holds until the one delivery. */
+static bool pin(struct world *world) {
+    char handle[HANDLE_BYTES], more[HANDLE_BYTES];
+    if (!open_all(world, 2)) return false;
+    DO(A, "new 0 5000 10");
+    DO(A, "new 1 5000 11");
+    REDUCE(A, 0, true, handle);
+    DO(A, "drop 0");
+    REBUILD(B, 0, handle);
+    REDUCE(A, 1, true, more);
+    DO(A, "drop 1");
+    REBUILD(B, 1, more);
+    DO(B, "drop 0");
+    DO(B, "drop 1");
+    DO(A, "drained 4000");
+    return true;
+}
+
+/* A pin ends without a delivery, by the exporter's word and by a stranger's who only has the handle. */
+static bool cancel(struct world *world) {
+    char mine[HANDLE_BYTES], yours[HANDLE_BYTES];
+    if (!open_all(world, 2)) return false;
+    DO(A, "new 0 5000 10");
+    REDUCE(A, 0, true, mine);
+    REDUCE(A, 0, true, yours);
+    DO(A, "drop 0");
+    DO(A, "cancel %s", mine);
+    DO(B, "cancel %s", yours);
+    DO(A, "drained 4000");
+    return true;
+}
+
+/* A -> B -> C; B is done before C takes, so the pin that B asked for stands at A. */
+static bool forward(struct world *world) {
+    char handle[HANDLE_BYTES], plain[HANDLE_BYTES], pinned[HANDLE_BYTES];
+    if (!open_all(world, 3)) return false;
+    DO(A, "new 0 5000 10");
+    REDUCE(A, 0, false, handle);
+    REBUILD(B, 0, handle);
+    DO(A, "drop 0");
+    REDUCE(B, 0, false, plain);
+    REBUILD(C, 0, plain);
+    REDUCE(B, 0, true, pinned);
+    DO(B, "drop 0");
+    DO(C, "drop 0");
+    REBUILD(C, 0, pinned);
+    DO(C, "check");
+    DO(C, "drop 0");
+    DO(A, "drained 4000");
+    return true;
+}
+
+/* The pool grows, the second allocation is handed over, retired, and its index used again. */
+static bool grow_and_trim(struct world *world) {
+    char small[HANDLE_BYTES], large[HANDLE_BYTES], again[HANDLE_BYTES];
+    if (!open_all(world, 2)) return false;
+    DO(A, "new 0 5000 10");
+    REDUCE(A, 0, false, small);
+    REBUILD(B, 0, small);
+    DO(A, "new 1 8388608 11");
+    REDUCE(A, 1, false, large);
+    REBUILD(B, 1, large);
+    DO(B, "drop 1");
+    DO(A, "drop 1");
+    DO(A, "drained 4000");
+    DO(A, "trim");
+    DO(A, "new 1 8388608 11");
+    REDUCE(A, 1, false, again);
+    REBUILD(B, 1, again);
+    DO(B, "check");
+    return true;
+}
+
+static bool open_line(struct world *world) {
+    char name[32];
+    snprintf(name, sizeof name, "%d", (int)getpid());
+    DO(B, "listen %s", name);
+    DO(A, "connect %s", name);
+    DO(B, "accept");
+    return true;
+}
+
+static bool message(struct world *world) {
+    if (!open_all(world, 2) || !open_line(world)) return false;
+    DO(A, "new 0 5000 10");
+    DO(A, "send 0");
+    DO(A, "drop 0");
+    DO(B, "recv 0 10");
+    DO(B, "check");
+    DO(B, "drop 0");
+    DO(A, "drained 4000");
+    return true;
+}
+
+/* The sender is gone before anybody reads: table and allocation wait in the socket. */
+static bool message_of_the_dead(struct world *world) {
+    if (!open_all(world, 2) || !open_line(world)) return false;
+    DO(A, "new 0 5000 10");
+    DO(A, "send 0");
+    DO(A, "quit");
+    DO(B, "recv 0 10");
+    DO(B, "check");
+    return true;
+}
+
+static bool importer_forks(struct world *world) {
+    char handle[HANDLE_BYTES];
+    if (!open_all(world, 2)) return false;
+    DO(A, "new 0 5000 10");
+    REDUCE(A, 0, false, handle);
+    REBUILD(B, 0, handle);
+    DO(A, "drop 0");
+    if (!ask_fork(world, B)) return false;
+    DO(B, "drop 0");
+    DO(A, "drained 4000");
+    return true;
+}
+
+/* The child holds what its parent lends, as one importer more; another one is there already. */
+static bool exporter_forks(struct world *world) {
+    char handle[HANDLE_BYTES];
+    if (!open_all(world, 2)) return false;
+    DO(A, "new 0 5000 10");
+    DO(A, "new 1 5000 11");
+    REDUCE(A, 0, false, handle);
+    REBUILD(B, 0, handle);
+    if (!ask_fork(world, A)) return false;
+    DO(B, "drop 0");
+    DO(A, "drop 0");
+    DO(A, "drop 1");
+    DO(A, "drained 4000");
+    return true;
+}
+
+const struct scenario scenarios[] = {
+    {"hand-over", hand_over, 2, false},
+    {"warm", warm, 2, false},
+    {"pin", pin, 2, false},
+    {"cancel", cancel, 2, false},
+    {"forward", forward, 3, false},
+    {"grow-and-trim", grow_and_trim, 2, false},
+    {"message", message, 2, false},
+    {"message-of-the-dead", message_of_the_dead, 2, false},
+    {"importer-forks", importer_forks, 2, true},
+    {"exporter-forks", exporter_forks, 2, true},
+};
+const unsigned n_scenarios = sizeof scenarios / sizeof scenarios[0];
