@@ -4,13 +4,14 @@
 #   make demo    three processes share 1,797 digits
 #   make bench   the numbers, against floors measured in the same run
 #   make models  the protocol's models at full bounds        make soak   hours
+#   make fuzz    libFuzzer on every decoder, a minute each (FUZZ_SECONDS=60)
 #   make asan tsan clang lint cross                          other builds and checkers
 SHELL := bash
 MESON_SETUP := meson setup --werror
 POINTS := -Dtest_points=true
 RUN := python3 tests/run.py
 
-.PHONY: all setup test demo bench models soak asan tsan clang lint abi cross install format clean
+.PHONY: all setup test demo bench models soak fuzz asan tsan clang lint abi cross install format clean
 
 all: build/build.ninja
 	@ninja -C build
@@ -50,6 +51,9 @@ models: setup
 soak: setup all
 	@$(RUN) --suite soak build
 
+fuzz: setup
+	@tests/fuzz/run.sh build-fuzz $(or $(FUZZ_SECONDS),60)
+
 asan: setup build-asan/build.ninja
 	@ninja -C build-asan
 	@LEND_TEST_SCALE=4 $(RUN) --not-suite cross --not-suite install --not-suite abi --not-suite headers build-asan
@@ -82,4 +86,4 @@ format:
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
 
 clean:
-	@rm -rf build build-release build-asan build-tsan build-clang
+	@rm -rf build build-release build-asan build-tsan build-clang build-fuzz

@@ -8,8 +8,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static void *volatile sink;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+/* The compiler may not leave out the pair. */
+static void allocate_and_free(size_t bytes) {
+    void *p = malloc(bytes);
+    __asm__ volatile("" : "+r"(p) : : "memory");
+    free(p);
+}
 
 void floor_rebuild(void *arg, uint64_t n) {
     (void)arg;
@@ -20,8 +26,7 @@ void floor_rebuild(void *arg, uint64_t n) {
         memcpy(to, from, sizeof to);
         __asm__ volatile("" : : "r"(to) : "memory");
         __atomic_fetch_add(&count, 1, __ATOMIC_SEQ_CST);
-        sink = malloc(64);
-        free(sink);
+        allocate_and_free(64);
         __atomic_fetch_sub(&count, 1, __ATOMIC_SEQ_CST);
     }
 }
@@ -36,10 +41,7 @@ void floor_mutex(void *arg, uint64_t n) {
 
 void floor_malloc(void *arg, uint64_t n) {
     const uint64_t *bytes = arg;
-    for (uint64_t i = 0; i < n; i++) {
-        sink = malloc(*bytes);
-        free(sink);
-    }
+    for (uint64_t i = 0; i < n; i++) allocate_and_free(*bytes);
 }
 
 /* --- dependent loads ------------------------------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
 #include "bench.h"
 
 #include <errno.h>
+#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -34,13 +35,13 @@ void receive_all(int fd, void *bytes, size_t n) {
 void peer_start(struct peer *peer, const char *role, const char *argument) {
     int pair[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0, "no socket pair");
-    peer->pid = vfork();
-    MUST(peer->pid >= 0, "no process");
-    if (!peer->pid) {
-        dup2(pair[1], 0);
-        execl("/proc/self/exe", "lend-bench", "--role", role, argument, (char *)NULL);
-        _exit(127);
-    }
+    char *const argv[] = {(char[]){"lend-bench"}, (char[]){"--role"}, (char *)(uintptr_t)role,
+                          (char *)(uintptr_t)argument, NULL};
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, pair[1], 0);
+    MUST(posix_spawn(&peer->pid, "/proc/self/exe", &actions, NULL, argv, environ) == 0, "no process");
+    posix_spawn_file_actions_destroy(&actions);
     close(pair[1]);
     peer->fd = pair[0];
 }

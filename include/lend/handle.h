@@ -16,7 +16,8 @@
 extern "C" {
 #endif
 
-/* No handle of a strided tensor is longer; one of at most 8 dimensions with an abstract address has at most 256. */
+/* No handle of a strided tensor is longer. With an abstract address, 256 bytes hold 7 dimensions of any sizes and
+ * strides, or 15 when these fit 32 bits. */
 #define LEND_HANDLE_BYTES_MAX 2048
 /* Its text form ("lend1:" and base64url without padding), with the NUL. */
 #define LEND_HANDLE_TEXT_MAX 2740
@@ -79,8 +80,8 @@ struct lend_rebuild_opts {
  *                  exporter itself gives the original storage.
  *   error          borrowed, NULL allowed.
  * Return: 0; -EBADMSG; -EPROTONOSUPPORT; -ESTALE; -EOWNERDEAD; -EAGAIN; -ETIMEDOUT; -EREMOTE; -EPERM; -EACCES;
- * -EMFILE; -ENOMEM; -ENODEV; -ENOTCONN; -ECHILD. After an error nothing is mapped that was not before, and a pin is
- * still good.
+ * -EMFILE; -ENOMEM; -ENODEV; -ENOTCONN; -ECHILD. After an error no lease is held and a pin is still good; what a
+ * contact brought stays cached, as after a success.
  * Threads: any.  Crash: the kernel's word ends the lease; a pin that reached this call is consumed.  Since: 0.1.
  * See: torch.multiprocessing.reductions.rebuild_tensor, docs/leases.md. */
 LEND_API int lend_rebuild(const void *handle, size_t bytes, const struct lend_rebuild_opts *opts,

@@ -34,8 +34,8 @@ LEND_API int lend_send(int socket_fd, struct lend_tensor *tensor, const struct l
  *   ret_tensor   returned: one reference.
  *   error        borrowed, NULL allowed.
  * Return: 0; -ETIMEDOUT; -EPIPE (the other end is closed and nothing is left to read); -EBADMSG (not a message of
- * lend_send; it is taken off the socket); errors of lend_rebuild. After -EMFILE (a full table of descriptors), -ENOMEM,
- * -ETIMEDOUT, -EAGAIN and -EACCES the message is kept: call again.
+ * lend_send; it is taken off the socket); errors of lend_rebuild. After -EMFILE and -ENFILE (a full table of
+ * descriptors), -ENOMEM, -ETIMEDOUT, -EAGAIN, -EACCES and -EINVAL (opts) the message is kept: call again.
  * Threads: any; concurrent receivers on one socket must take turns.
  * Crash: the message stays for the next reader until the tensor is rebuilt.  Since: 0.1.
  * See: MSG_PEEK in recv(2). */

@@ -123,6 +123,10 @@ static long real_unlink(const char *path) {
     return NO_EINTR(unlink(path));
 }
 
+static long real_chmod(const char *path, mode_t mode) {
+    return NO_EINTR(chmod(path, mode));
+}
+
 static long real_socket(int domain, int type, int protocol) {
     return NO_EINTR(socket(domain, type | SOCK_CLOEXEC | SOCK_NONBLOCK, protocol));
 }

@@ -42,6 +42,7 @@
     X(write, (int fd, const void *buf, size_t bytes), (fd, buf, bytes))                                               \
     X(pread, (int fd, void *buf, size_t bytes, uint64_t off), (fd, buf, bytes, off))                                  \
     X(unlink, (const char *path), (path))                                                                             \
+    X(chmod, (const char *path, mode_t mode), (path, mode))                                                           \
     X(socket, (int domain, int type, int protocol), (domain, type, protocol))                                         \
     X(bind, (int fd, const struct sockaddr *addr, socklen_t bytes), (fd, addr, bytes))                                \
     X(listen, (int fd, int backlog), (fd, backlog))                                                                   \

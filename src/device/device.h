@@ -12,16 +12,16 @@
 #include <stdint.h>
 
 enum lend__device_caps {
-    LEND__CAP_ALLOCATE = 1u << 0,   /* allocation_new */
-    LEND__CAP_IMPORT = 1u << 1,     /* allocation_import: a peer's descriptor can be mapped */
-    LEND__CAP_READ_ONLY = 1u << 2,  /* peers can be held to reading by the kernel */
-    LEND__CAP_DISCARD = 1u << 3,    /* allocation_discard: pages go back although peers still map them */
+    LEND__CAP_ALLOCATE = 1u << 0,  /* allocation_new */
+    LEND__CAP_IMPORT = 1u << 1,    /* allocation_import: a peer's descriptor can be mapped */
+    LEND__CAP_READ_ONLY = 1u << 2, /* peers can be held to reading by the kernel */
+    LEND__CAP_DISCARD = 1u << 3,   /* allocation_discard: pages go back although peers still map them */
     LEND__CAP_HUGE_PAGES = 1u << 4,
     LEND__CAP_NUMA = 1u << 5,
-    LEND__CAP_ADOPT = 1u << 6       /* allocation_adopt: a caller's descriptor and range */
+    LEND__CAP_ADOPT = 1u << 6 /* allocation_adopt: a caller's descriptor and range */
 };
 
-/* The device type of tensors that have a shape and no memory. DLPack has none for them, so the number is not DLPack's. */
+/* The device type of tensors that have a shape and no memory. DLPack has none: the number is ours. */
 #define LEND__DEVICE_META ((DLDeviceType)1024)
 
 /* What is asked of allocation_new. */

@@ -25,6 +25,8 @@ void lend__starts_add(struct lend__starts *starts, struct lend__block *block);
 void lend__starts_remove(struct lend__starts *starts, struct lend__block *block);
 /* The block around an offset below the allocation's size. Every byte belongs to one, so there is one. */
 struct lend__block *lend__starts_find(const struct lend__starts *starts, uint64_t off);
+/* Does the index say of all granules what the chain of blocks says? */
+bool lend__starts_agree(const struct lend__starts *starts, const struct lend__block *first, uint64_t bytes);
 
 struct lend__allocation {
     struct lend__extent extent;

@@ -24,7 +24,7 @@ struct lend__block {
     uint64_t off, bytes;             /* in the allocation; multiples of the pool's alignment */
     struct lend__block *prev, *next; /* neighbours by address */
     union {
-        struct lend__storage *owner; /* USED: set (release) by tensor/ when a storage lies here; NULL before */
+        struct lend__storage *owner;   /* USED: set (release) by tensor/ when a storage lies here; NULL before */
         struct lend__block *free_prev; /* FREE */
     };
     union {
@@ -46,9 +46,10 @@ static inline uint8_t *lend__block_data(const struct lend__block *block) {
  * Returns 0; -ENOMEM, -ENOSPC with asked and available bytes; -EMFILE; -ECHILD (pool of the parent process). */
 int lend__pool_alloc(struct lend_pool *pool, uint64_t bytes, struct lend__block **ret, struct lend_error *error);
 
-/* Gives a block back. Its `owner` is cleared first, under a lock that look-ups by address hold. Cannot fail. In a forked
- * child (pool of the parent): does nothing. With the last block of a pool that has no references left, the pool goes
- * too. Called with no region lock held, and with no lock that the hooks take: isolated memory goes back at once. */
+/* Gives a block back. Its `owner` is cleared first, under a lock that look-ups by address hold. Cannot fail. In a
+ * forked child (pool of the parent): does nothing. With the last block of a pool that has no references left, the
+ * pool goes too. Called with no region lock held, and with no lock that the hooks take: isolated memory goes back at
+ * once. */
 void lend__pool_free(struct lend__block *block);
 
 /* Adds to (or takes from) the bytes that the statistics report as limbo. Any thread. */
@@ -57,8 +58,8 @@ void lend__pool_account_limbo(struct lend_pool *pool, int64_t bytes);
 const struct lend__device_ops *lend__pool_device(const struct lend_pool *pool);
 
 /* What share/ wants to hear from memory/. Called without any lend lock held (except the region lock never).
- *   require_context    lend_pool_new asks first: 0, or -ENOTCONN. Always set by the library; NULL in tests of memory/
- *                      alone.
+ *   require_context    lend_pool_new asks first: 0, or -ENOTCONN. NULL in tests of
+ *                      memory/ alone.
  *   reclaim            a pool is about to grow: try limbo again; returns whether anything came back.
  *   allocation_retire  an allocation that has been lent (index is not UNLENT) goes back to the system: called before
  *                      it is unmapped.
@@ -69,7 +70,7 @@ struct lend__memory_hooks {
     void (*allocation_retire)(struct lend__allocation *allocation);
     void (*event)(uint32_t kind, uint64_t bytes);
 };
-extern struct lend__memory_hooks lend__memory_hooks; /* all NULL until share/ sets them at lend_open */
+extern struct lend__memory_hooks lend__memory_hooks; /* until lend_open sets them: no pools (-ENOTCONN) */
 
 /* Pools that exist in this process, and blocks in use in them (for lend_close; pools of the parent process do not
  * count). A pool of the context itself (lend__pool_set_internal) counts only through its blocks. */

@@ -24,18 +24,17 @@ static int check_block(const struct lend_pool *pool, const struct lend__block *b
         return BAD("the block at %llu has %llu bytes: not in units of %llu", ULL(b->off), ULL(b->bytes), ULL(quantum));
     if (b->next && (b->next->prev != b || b->next->off != b->off + b->bytes))
         return BAD("the block at %llu and its neighbour do not meet", ULL(b->off));
-    if (lend__starts_find(&b->allocation->starts, b->off) != b ||
-        lend__starts_find(&b->allocation->starts, b->off + b->bytes - 1) != b)
-        return BAD("the block at %llu is not found by its address", ULL(b->off));
     switch (b->state) {
     case LEND__BLOCK_FREE:
-        if (b->next && b->next->state == LEND__BLOCK_FREE) return BAD("free blocks at %llu are not merged", ULL(b->off));
+        if (b->next && b->next->state == LEND__BLOCK_FREE)
+            return BAD("free blocks at %llu are not merged", ULL(b->off));
         sums->n_free++;
         sums->free_bytes += b->bytes;
         return 0;
     case LEND__BLOCK_USED:
         if (!b->requested || b->requested > b->bytes)
-            return BAD("the block at %llu has %llu bytes for %llu asked", ULL(b->off), ULL(b->bytes), ULL(b->requested));
+            return BAD("the block at %llu has %llu bytes for %llu asked", ULL(b->off), ULL(b->bytes),
+                       ULL(b->requested));
         if (b->size_class < LEND__N_CLASSES && lend__class_units(b->size_class) << pool->quantum_bits != b->bytes)
             return BAD("the block at %llu has %llu bytes, not those of its class", ULL(b->off), ULL(b->bytes));
         sums->n_used++;
@@ -51,13 +50,16 @@ static int check_block(const struct lend_pool *pool, const struct lend__block *b
 static int check_allocation(const struct lend_pool *pool, const struct lend__allocation *a, struct sums *sums,
                             struct lend_error *error) {
     const struct lend__block *last = NULL;
-    if (!a->first || a->first->off != 0 || a->first->prev) return BAD("an allocation does not begin with its first block");
+    if (!a->first || a->first->off != 0 || a->first->prev)
+        return BAD("an allocation does not begin with its first block");
     for (const struct lend__block *b = a->first; b; last = b, b = b->next) {
         int r = b->allocation == a ? check_block(pool, b, sums, error) : BAD("a block is of another allocation");
         if (r < 0) return r;
     }
     if (last->off + last->bytes != a->extent.bytes)
         return BAD("the blocks cover %llu of %llu bytes", ULL(last->off + last->bytes), ULL(a->extent.bytes));
+    if (!lend__starts_agree(&a->starts, a->first, a->extent.bytes))
+        return BAD("a block of an allocation of %llu bytes is not found by its address", ULL(a->extent.bytes));
     if (a->next && a->next->prev != a) return BAD("the list of allocations is torn");
     sums->n_allocations++;
     sums->bytes += a->extent.bytes;
@@ -96,12 +98,14 @@ static int check_sums(struct lend_pool *pool, const struct sums *sums, struct le
     };
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
         if (pairs[i].kept != pairs[i].found)
-            return BAD("%s: the books say %llu, the blocks %llu", pairs[i].what, ULL(pairs[i].kept), ULL(pairs[i].found));
+            return BAD("%s: the books say %llu, the blocks %llu", pairs[i].what, ULL(pairs[i].kept),
+                       ULL(pairs[i].found));
     if (pool->opts.budget_bytes && pool->reserved_bytes > pool->opts.budget_bytes)
         return BAD("%llu bytes are reserved, over the budget of %llu", ULL(pool->reserved_bytes),
                    ULL(pool->opts.budget_bytes));
     if (pool->allocated > 0 && (uint64_t)pool->allocated > pool->allocated_peak)
-        return BAD("the peak %llu is below the %lld bytes in use", ULL(pool->allocated_peak), (long long)pool->allocated);
+        return BAD("the peak %llu is below the %lld bytes in use", ULL(pool->allocated_peak),
+                   (long long)pool->allocated);
     return 0;
 }
 

@@ -98,8 +98,8 @@ static int link_extent(struct lend_pool *pool, const struct lend__extent *extent
 }
 
 /* Makes an extent the pool's: with ret_block, its first fit.bytes are in use for `requested`. */
-static int attach(struct lend_pool *pool, const struct lend__extent *extent, struct lend__fit fit,
-                  uint64_t requested, struct lend__block **ret_block, struct lend_error *error) {
+static int attach(struct lend_pool *pool, const struct lend__extent *extent, struct lend__fit fit, uint64_t requested,
+                  struct lend__block **ret_block, struct lend_error *error) {
     struct lend__allocation *allocation = NULL;
     int r = link_extent(pool, extent, fit.bytes, &allocation, error);
     if (r < 0) return r;
@@ -269,7 +269,8 @@ int lend__pool_reserve(struct lend_pool *pool, uint64_t bytes, struct lend_error
     uint64_t rounded;
     if (lend__round_up_overflows(bytes, lend__pool_step(pool), &rounded))
         return lend__fail(error, -EINVAL, "lend_pool_new", "initial_bytes is too large");
-    if (pool->is_isolated) return lend__fail(error, -EINVAL, "lend_pool_new", "an isolated pool reserves nothing ahead");
+    if (pool->is_isolated)
+        return lend__fail(error, -EINVAL, "lend_pool_new", "an isolated pool reserves nothing ahead");
     int r = extend(pool, rounded, (struct lend__fit){.bytes = rounded}, 0, NULL, error);
     return r == -ENOSPC ? fail_budget(pool, rounded, error) : r;
 }

@@ -90,7 +90,7 @@ static void list_remove(struct lend__heap *heap, struct lend__block *block) {
     list_of(heap, block->bytes, &row, &step);
     heap->lists[row][step] = block->free_next;
     if (block->free_next) return;
-    heap->step_bits[row] &= (uint16_t)~(1u << step);
+    heap->step_bits[row] &= (uint16_t) ~(1u << step);
     if (!heap->step_bits[row]) heap->row_bits &= ~((uint64_t)1 << row);
 }
 

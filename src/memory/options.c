@@ -47,8 +47,9 @@ static int check_values(const struct lend_pool_opts *o, struct lend_error *error
 static int check_adopt(const struct lend_pool_opts *o, struct lend_error *error) {
     if (!o->adopt_bytes) return 0;
     if (o->flags || o->huge_pages || o->numa_mode || o->initial_bytes || o->budget_bytes)
-        return lend__fail(error, -EINVAL, CALL,
-                          "adopted memory is as its maker left it: no flags, huge pages, NUMA, budget or initial_bytes");
+        return lend__fail(
+            error, -EINVAL, CALL,
+            "adopted memory is as its maker left it: no flags, huge pages, NUMA, budget or initial_bytes");
     if (o->adopt_offset % lend__page_bytes())
         return lend__fail(error, -EINVAL, CALL, "adopt_offset %llu is not a multiple of the page size %zu",
                           (unsigned long long)o->adopt_offset, lend__page_bytes());
@@ -59,8 +60,7 @@ static int check_adopt(const struct lend_pool_opts *o, struct lend_error *error)
 }
 
 /* What was asked for must be what the back end can do. */
-static int check_caps(const struct lend_pool_opts *o, const struct lend__device_ops *device,
-                      struct lend_error *error) {
+static int check_caps(const struct lend_pool_opts *o, const struct lend__device_ops *device, struct lend_error *error) {
     const struct {
         bool is_asked;
         uint32_t cap;

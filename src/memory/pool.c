@@ -9,6 +9,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/point.h"
 #include "base/sys.h"
 
 #include <errno.h>
@@ -127,6 +128,7 @@ int lend__pool_alloc(struct lend_pool *pool, uint64_t bytes, struct lend__block 
 void lend__pool_free(struct lend__block *block) {
     struct lend_pool *pool = block->allocation->pool;
     if (__builtin_expect(lend__pool_is_foreign(pool), 0)) return;
+    LEND_POINT("M8"); /* whoever could find the block has been told that it is gone */
     if (block->size_class != LEND__CLASS_NONE && lend__shards_give(pool, block)) return;
     pthread_mutex_lock(&pool->lock);
     lend__pool_account_give(pool, block);

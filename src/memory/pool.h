@@ -22,7 +22,7 @@ struct lend_pool {
     struct lend_pool_opts opts;
     bool is_isolated, is_adopted;
     bool has_shards; /* not isolated, and the alignment no coarser than their blocks */
-    void *memory; /* what calloc gave: the struct is aligned inside */
+    void *memory;    /* what calloc gave: the struct is aligned inside */
 
     /* Atomic. */
     uint32_t n_refs;
@@ -33,10 +33,10 @@ struct lend_pool {
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool is_growing;      /* one thread grows, the others wait for what it brings */
-    bool is_orphan;       /* no references left: the last block takes the pool along */
-    uint32_t n_system;    /* threads in device calls; a fork waits for them */
-    uint32_t n_leaving;   /* threads that give allocations back; the pool waits for them */
+    bool is_growing;    /* one thread grows, the others wait for what it brings */
+    bool is_orphan;     /* no references left: the last block takes the pool along */
+    uint32_t n_system;  /* threads in device calls; a fork waits for them */
+    uint32_t n_leaving; /* threads that give allocations back; the pool waits for them */
     struct lend__heap heap;
     struct lend__allocation *allocations; /* newest first */
     uint64_t n_allocations, n_allocations_made, n_allocations_returned, n_failures;

@@ -7,11 +7,17 @@
  * Locking: `lock` is taken after the region lock and before any pool's. */
 #include "memory/pool.h"
 
+#include <errno.h>
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct lend_pool *pools;
 static uint32_t epoch_at_fork;
 
-struct lend__memory_hooks lend__memory_hooks;
+/* Until lend_open has set the hooks. */
+static int no_context(void) {
+    return -ENOTCONN;
+}
+struct lend__memory_hooks lend__memory_hooks = {.require_context = no_context};
 
 void lend__pools_add(struct lend_pool *pool) {
     pthread_mutex_lock(&lock);
@@ -93,7 +99,7 @@ struct block_visit {
 static void visit_blocks(struct lend__allocation *allocation, void *arg) {
     const struct block_visit *visit = arg;
     for (struct lend__block *block = allocation->first; block; block = block->next)
-        if (block->state == LEND__BLOCK_USED && block->owner) visit->fn(block, visit->arg);
+        if (block->state == LEND__BLOCK_USED && lend__load_acquire(&block->owner)) visit->fn(block, visit->arg);
 }
 
 void lend__pools_fork_visit(void (*fn)(struct lend__block *block, void *arg), void *arg) {

@@ -2,7 +2,7 @@
 /* The process-wide list of address ranges: an array of borrowed pointers, sorted by base. Ranges never overlap: each
  * is a mapping of its own.
  *
- * Locking: `lock` is the outermost of all lend locks. storage_at runs under it; the reference that it returns is given
+ * Locking: `lock` is the outermost of all lend locks but the context's. storage_at runs under it; the reference that it returns is given
  * back after the lock, since the last reference of an isolated storage removes a region. */
 #include "memory/region.h"
 

@@ -2,8 +2,8 @@
 /* Which storage does an address lie in? One process-wide, sorted list of address ranges: own allocations and mapped
  * ones. Used when DLPack brings memory that is already ours.
  *
- * Locking: the region lock is the outermost of all lend locks. Regions are added and removed with no other lend lock
- * held; `storage_at` runs under it and may take the owner's lock. */
+ * Locking: the region lock is the outermost of all lend locks but the context's. Regions are added and removed with no
+ * other lend lock held; `storage_at` runs under it and may take the owner's lock. */
 #ifndef LEND_MEMORY_REGION_H_
 #define LEND_MEMORY_REGION_H_
 

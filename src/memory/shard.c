@@ -100,8 +100,8 @@ static void give_chain(struct lend_pool *pool, struct lend__block *chain) {
 }
 
 /* Keeps the first n_kept: what was given last is still in this processor's cache. */
-static void __attribute__((noinline)) spill(struct lend_pool *pool, struct lend__shard *shard,
-                                            struct lend__stack *stack, uint32_t n_kept) {
+static void __attribute__((noinline))
+spill(struct lend_pool *pool, struct lend__shard *shard, struct lend__stack *stack, uint32_t n_kept) {
     struct lend__block **cut = &stack->head;
     for (uint32_t i = 0; i < n_kept; i++) cut = &(*cut)->free_next;
     pthread_mutex_lock(&pool->lock);
@@ -137,8 +137,8 @@ struct lend__block *lend__shards_take(struct lend_pool *pool, struct lend__fit f
 }
 
 /* Makes room in a stack for a block of that size. */
-static void __attribute__((noinline)) make_room(struct lend_pool *pool, struct lend__shard *shard,
-                                                struct lend__stack *stack, uint64_t bytes) {
+static void __attribute__((noinline))
+make_room(struct lend_pool *pool, struct lend__shard *shard, struct lend__stack *stack, uint64_t bytes) {
     if (stack->bytes == bytes) {
         spill(pool, shard, stack, stack->n / 2);
         return;

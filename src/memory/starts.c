@@ -58,3 +58,14 @@ struct lend__block *lend__starts_find(const struct lend__starts *starts, uint64_
     while (block->next && block->next->off <= off) block = block->next;
     return block;
 }
+
+bool lend__starts_agree(const struct lend__starts *starts, const struct lend__block *first, uint64_t bytes) {
+    const struct lend__block *block = first;
+    for (uint64_t granule = 0; granule <= bytes >> LEND__GRANULE_BITS; granule++) {
+        bool has_start = block && block->off >> LEND__GRANULE_BITS == granule;
+        if (starts->first[granule] != (has_start ? block : NULL)) return false;
+        if ((starts->bits[granule / 64] >> granule % 64 & 1) != has_start) return false;
+        while (block && block->off >> LEND__GRANULE_BITS == granule) block = block->next;
+    }
+    return !block;
+}

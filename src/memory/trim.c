@@ -29,8 +29,8 @@ void lend__pool_drop(struct lend_pool *pool, struct lend__allocation *allocation
     LEND_POINT("M6");
     /* Peers that still map it would keep the pages. Memory that they hold for reading only cannot be punched, and
      * adopted memory is its owner's. */
-    if (allocation->index != LEND__ALLOCATION_UNLENT && !allocation->extent.is_peers_read_only &&
-        !pool->is_adopted && allocation->device->allocation_discard)
+    if (allocation->index != LEND__ALLOCATION_UNLENT && !allocation->extent.is_peers_read_only && !pool->is_adopted &&
+        allocation->device->allocation_discard)
         (void)allocation->device->allocation_discard(&allocation->extent);
     lend__allocation_free(allocation);
     LEND_POINT("M7");

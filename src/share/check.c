@@ -29,7 +29,7 @@ static int check_slot(uint32_t slot, uint64_t *n_lent, uint64_t *n_limbo, uint64
     if (shm->bytes != storage->bytes || (storage->block && shm->offset != storage->block->off)) return bad(error, "a slot's entry is wrong", slot);
     if (storage->block && (shm->allocation != storage->block->allocation->index || shm->allocation_gen != storage->block->allocation->gen))
         return bad(error, "a slot's entry names another allocation", slot);
-    if (mine->is_limbo && lend__load_acquire(&storage->n_refs)) return bad(error, "a storage with references is in limbo", slot);
+    if (mine->is_limbo && lend__storage_refs(storage)) return bad(error, "a storage with references is in limbo", slot);
     ++*n_lent;
     *bytes += storage->bytes;
     *n_limbo += mine->is_limbo;
@@ -81,7 +81,7 @@ static void check_peer(struct lend__peer *peer, void *arg) {
         const struct lend__storage *storage = peer->imported[slot];
         if (!storage) continue;
         n++;
-        if (storage->kind != LEND__STORAGE_IMPORTED || storage->slot != slot || storage->peer != peer || !lend__load_acquire(&storage->n_refs))
+        if (storage->kind != LEND__STORAGE_IMPORTED || storage->slot != slot || storage->peer != peer || !lend__storage_refs(storage))
             check->code = bad(check->error, "an imported storage is not what its slot says", slot);
         else if (storage->has_lease && (!peer->page || !lend__load_relaxed(&lend__shm_held(peer->page)[slot])))
             check->code = bad(check->error, "an imported storage has no lease", slot);

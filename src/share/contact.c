@@ -23,6 +23,10 @@
 
 #define OPERATION "lend_rebuild"
 
+/* How long a broken connection may be ahead of the lock that tells why. */
+#define DYING_ROUNDS 100
+#define DYING_ROUND_NS 200000u
+
 /* --- errors as sentences ------------------------------------------------------------------------------------------ */
 
 static int explain(const struct lend__peer *peer, int code, const struct lend__control_reply *reply, const char *operation,
@@ -53,7 +57,8 @@ static int explain(const struct lend__peer *peer, int code, const struct lend__c
                                     "old: rebuild or cancel it", limit, reply->oldest_pin_pid,
                                     (unsigned long long)(reply->oldest_pin_age_ns / 1000000));
         return lend__fail(error, code, operation,
-                          "the exporter %.90s gives this process nothing new: it keeps too much in limbo; release some tensors", name);
+                          "the exporter %.90s gives this process nothing new: the process keeps too much in limbo (release some tensors), or "
+                          "all %u pages are in use", name, LEND_SHM_PAGES_MAX);
     case -EBADMSG:
         return lend__fail(error, code, operation, "what the exporter %.90s answered is not what it must be", name);
     default:
@@ -136,6 +141,32 @@ static int refusal(int32_t code) {
     }
 }
 
+static struct lend__control_request request_to(struct lend__peer *peer, uint16_t type) {
+    struct lend__control_request request = {
+        .magic = LEND__CONTROL_MAGIC,
+        .type = type,
+        .major = LEND_WIRE_MAJOR,
+        .sequence = ++peer->sequence,
+        .bytes = sizeof request,
+        .layout = lend__shm_layout(),
+        .pid = (uint32_t)getpid(),
+        .allocation = LEND__CONTROL_NONE,
+        .page_index = LEND__CONTROL_NONE,
+    };
+    if (!request.sequence) request.sequence = ++peer->sequence; /* 0 marks a refusal */
+    memcpy(request.exporter_id, peer->id, LEND__ID_BYTES);
+    return request;
+}
+
+/* An answer that came after its call had run into the deadline. A pin in it is known to nobody, so it ends here; the
+ * answer to that cancel is an old one in its turn. */
+static void drop_old_answer(struct lend__peer *peer, const struct lend__control_reply *reply) {
+    if (reply->type != LEND__CONTROL_PIN || reply->code < 0 || !reply->token) return;
+    struct lend__control_request cancel = request_to(peer, LEND__CONTROL_CANCEL);
+    cancel.token = reply->token;
+    lend__control_send(peer->connection_fd, &cancel, sizeof cancel, NULL, 0);
+}
+
 /* Receives the answer to `request`; answers to calls that ran into their deadline earlier are thrown away. */
 static int receive(struct lend__peer *peer, const struct lend__control_request *request, struct lend__answer *ret,
                    uint64_t deadline) {
@@ -155,7 +186,8 @@ static int receive(struct lend__peer *peer, const struct lend__control_request *
         } else if (is_ours || is_refusal) {
             r = ret->reply.code = refusal(ret->reply.code);
         } else if (r == sizeof ret->reply && ret->reply.magic == LEND__CONTROL_MAGIC) {
-            r = -EAGAIN; /* an old answer */
+            drop_old_answer(peer, &ret->reply);
+            r = -EAGAIN;
         } else if (r == 0) {
             r = -ECONNRESET;
         } else if (r > 0) {
@@ -199,21 +231,10 @@ static void disconnect(struct lend__peer *peer) {
     lend__import_unlock();
 }
 
-static struct lend__control_request request_to(struct lend__peer *peer, uint16_t type) {
-    struct lend__control_request request = {
-        .magic = LEND__CONTROL_MAGIC,
-        .type = type,
-        .major = LEND_WIRE_MAJOR,
-        .sequence = ++peer->sequence,
-        .bytes = sizeof request,
-        .layout = lend__shm_layout(),
-        .pid = (uint32_t)getpid(),
-        .allocation = LEND__CONTROL_NONE,
-        .page_index = LEND__CONTROL_NONE,
-    };
-    if (!request.sequence) request.sequence = ++peer->sequence; /* 0 marks a refusal */
-    memcpy(request.exporter_id, peer->id, LEND__ID_BYTES);
-    return request;
+/* After a broken connection: the lock follows within a moment, because a dying process closes its files one by one. */
+static bool dies_soon(struct lend__peer *peer) {
+    for (int i = 0; i < DYING_ROUNDS && !lend__peer_is_dead(peer); i++) lend__sleep_ns(DYING_ROUND_NS);
+    return lend__peer_is_dead(peer);
 }
 
 /* Sends and receives on the connection there is. What a broken one means is found out by the table's lock. */
@@ -227,7 +248,7 @@ static int exchange(struct lend__peer *peer, struct lend__control_request *reque
         int reason = receive(peer, request, ret, deadline);
         if (reason < 0 && reason != -ECONNRESET && reason != -EPIPE) return reason;
     }
-    return peer->table && !lend__peer_is_dead(peer) ? -ECONNRESET : -EOWNERDEAD;
+    return peer->table && !dies_soon(peer) ? -ECONNRESET : -EOWNERDEAD;
 }
 
 /* A page that we have goes on after the connection broke: the exporter finds it by index and nonce. */
@@ -302,6 +323,12 @@ static int install_mapping(struct lend__peer *peer, struct lend__mapping **mappi
     int r = lend__peer_room_mappings(peer, index);
     if (r < 0) return r;
     struct lend__mapping *old = peer->mappings[index];
+    if (old && old->gen == (*mapping)->gen && !old->is_given) { /* inherited; now our own page has been given it, too */
+        old->is_given = true;
+        *ret_old = *mapping;
+        *mapping = NULL;
+        return 0;
+    }
     if (old && old->n_storages) return -EBADMSG; /* an exporter that gives one index twice */
     *ret_old = old;
     peer->mappings[index] = *mapping;
@@ -399,6 +426,8 @@ int lend__contact_frozen(struct lend__peer *peer, const struct lend__wire *wire,
     int r = lend__peer_begin_call(peer, UINT64_MAX);
     if (r < 0) return explain(peer, r, NULL, OPERATION, error);
     if (!peer->table && (r = map_table(*table_fd, peer->id, &table)) < 0) explain(peer, r, NULL, OPERATION, error);
+    /* A table that we have speaks for itself; one without a lock cannot say that its exporter is dead. */
+    if (r >= 0 && (table ? !table->has_lock : !lend__peer_is_dead(peer))) r = explain(peer, -EOWNERDEAD, NULL, OPERATION, error);
     lend__import_lock();
     bool has_mapping = lend__peer_mapping(peer, wire->allocation, wire->allocation_gen) != NULL;
     lend__import_unlock();

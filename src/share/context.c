@@ -136,14 +136,13 @@ int lend_open(const struct lend_opts *opts, struct lend_error *error) {
 /* What still lives, before anything is closed. */
 static int check_unused(struct lend_error *error) {
     uint64_t n_pools = 0, n_blocks = 0, n_imported = lend__peers_storages();
+    uint64_t n_leaving = lend__ledger_leaving(); /* before the blocks, whose number only falls by it */
     lend__pools_count(&n_pools, &n_blocks);
-    lend__ledger_lock();
-    uint64_t n_limbo = lend__ledger.n_limbo; /* dropped here: what others hold survives us */
-    lend__ledger_unlock();
-    if (n_pools || n_blocks > n_limbo || n_imported)
+    if (n_pools || n_blocks > n_leaving || n_imported)
         return lend__fail(error, -EBUSY, "lend_close",
                           "%llu pools, %llu tensors in them and %llu imported storages still exist; unref them first",
-                          (unsigned long long)n_pools, (unsigned long long)(n_blocks - n_limbo), (unsigned long long)n_imported);
+                          (unsigned long long)n_pools, (unsigned long long)(n_blocks > n_leaving ? n_blocks - n_leaving : 0),
+                          (unsigned long long)n_imported);
     return 0;
 }
 

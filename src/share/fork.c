@@ -37,6 +37,9 @@
 #define SPARE_NS 10000000ull /* fork() may take this much longer when exporters are slow or stopped */
 #define CLOSING_NS 10000000ull
 
+/* Outermost of all: the plan and the spare pages are one fork's. The C library may run the handlers of two threads at once. */
+static pthread_mutex_t fork_lock = PTHREAD_MUTEX_INITIALIZER;
+
 /* What the exporter's side of the child will be; made in prepare, used by one of parent and child. */
 static struct {
     bool is_active;              /* locks are held */
@@ -79,6 +82,7 @@ static void get_spares(void) {
         lend__peer_release(list.peers[i]);
     }
     free(list.peers);
+    LEND_POINT("F1.spares-got");
 }
 
 /* Copies the counts into the child's page; each copy is a take. False: a slot stayed closing for too long. */
@@ -125,22 +129,35 @@ struct lending {
 };
 
 static void count_living(struct lend__block *block, void *arg) {
-    if (block->owner && lend__load_acquire(&block->owner->n_refs)) ++*(uint64_t *)arg;
+    if (block->owner && lend__storage_refs(block->owner)) ++*(uint64_t *)arg;
+}
+
+/* The ledger lock is held: what this ends goes back to its pool after the fork. */
+static void lower_locked(struct lend__storage *storage) {
+    if (!lend__storage_lower(storage)) return;
+    if (storage->is_shared) {
+        lend__ledger_try_reuse(storage->slot);
+    } else {
+        storage->private_ctx = LEDGER->freed;
+        LEDGER->freed = storage;
+    }
 }
 
 static void lend_block(struct lend__block *block, void *arg) {
     struct lending *lending = arg;
     struct lend__storage *storage = block->owner;
-    if (lending->code < 0 || !storage || !lend__load_acquire(&storage->n_refs)) return;
+    /* With a reference of its own: another thread may just be dropping the last one (models/own.pml). */
+    if (lending->code < 0 || !storage || !lend__storage_ref_unless_zero(storage)) return;
     lending->code = lend__ledger_lend_locked(storage, "fork", NULL);
     lending->n++;
+    lower_locked(storage);
 }
 
 /* The child's page, with a count for every living storage. The ledger lock is held, so no slot is closing. */
 static int count_for_child(struct lend_shm_page *page) {
     for (uint32_t slot = 0; slot < LEDGER->n_slots; slot++) {
         const struct lend__storage *storage = LEDGER->slots[slot].storage;
-        if (!storage || !storage->block || !lend__load_acquire(&storage->n_refs)) continue;
+        if (!storage || !storage->block || !lend__storage_refs(storage)) continue;
         lend__lease_mark_chunk(page, slot);
         lend__add_seq_cst(&lend__shm_held(page)[slot], 1u);
     }
@@ -223,11 +240,13 @@ static void prepare_own(void) {
 }
 
 static void prepare(void) {
+    if (lend__is_raw_clone()) return; /* its copy of fork_lock may be held for ever */
+    pthread_mutex_lock(&fork_lock);
     plan.is_active = false;
-    if (lend__is_raw_clone() || !lend__load_relaxed(&lend__context.n_opens)) return;
+    if (!lend__load_relaxed(&lend__context.n_opens)) return;
     if (lend__context.fork == LEND_FORK_HOLD) get_spares();
+    lend__context_fork_prepare(); /* lend_close unmaps under it, so it comes before the region lock */
     lend__region_fork_prepare();
-    lend__context_fork_prepare();
     lend__service_fork_prepare();
     lend__import_lock();
     lend__ledger_lock();
@@ -248,7 +267,11 @@ static void parent_peer(struct lend__peer *peer, void *arg) {
 }
 
 static void parent(void) {
-    if (!plan.is_active) return;
+    if (lend__is_raw_clone()) return;
+    if (!plan.is_active) {
+        pthread_mutex_unlock(&fork_lock);
+        return;
+    }
     plan.is_active = false;
     bool has_child_page = plan.page != NULL;
     lend__peers_visit(parent_peer, NULL);
@@ -261,9 +284,13 @@ static void parent(void) {
     lend__service_fork_parent();
     lend__context_fork_parent();
     lend__region_fork_release(false);
+    pthread_mutex_unlock(&fork_lock);
     LEND_POINT("F7.parent");
     lend__ledger_flush();
-    if (has_child_page) lend__service_wake(); /* the child has no connection: from now on the tick looks after it */
+    if (!has_child_page) return;
+    /* We export to the child now: it may ask, or pass on what it holds, and the tick looks after its page. */
+    (void)lend__service_start(NULL);
+    lend__service_wake();
 }
 
 /* --- child ------------------------------------------------------------------------------------------------------------ */
@@ -275,6 +302,7 @@ static void drop_storage(struct lend__storage *storage) {
     storage->block = NULL;
     storage->peer = NULL;
     storage->mapping = NULL;
+    storage->n_refs &= ~LEND__REFS_LENT;
     storage->last_unref = lend__storage_last_unref_private;
 }
 
@@ -289,7 +317,7 @@ static void child_page(struct lend__peer *peer) {
     peer->spare = (struct lend__spare){NULL, 0, 0};
     peer->ring_head = 0;
     peer->next_cell = peer->n_cells_since_kick = 0;
-    memset(peer->cell_token, 0, sizeof peer->cell_token);
+    memset(peer->cells_busy, 0, sizeof peer->cells_busy);
     if (peer->page) peer->page->pid = (uint32_t)getpid();
     if (peer->is_family_fork) { /* never written here: mapped, it keeps the counts alive. A second one stays until exit */
         if (!peer->family_page) peer->family_page = parents;
@@ -298,6 +326,8 @@ static void child_page(struct lend__peer *peer) {
     }
     for (uint32_t i = 0; peer->is_family_fork && i < peer->imported_room; i++)
         if (peer->imported[i]) peer->imported[i]->has_lease = false;
+    for (uint32_t i = 0; peer->is_family_fork && i < peer->mappings_room; i++)
+        if (peer->mappings[i]) peer->mappings[i]->is_given = false; /* they were given to the parent's page */
     peer->is_family_fork = false;
 }
 
@@ -344,6 +374,7 @@ static void take_over_allocation(struct lend__allocation *allocation, void *arg)
     m->peer = plan.as_peer;
     m->index = allocation->index;
     m->gen = allocation->gen;
+    m->is_given = true;
     if (m->extent.is_peers_read_only && lend__sys.mprotect(m->extent.base, m->extent.bytes, PROT_READ) >= 0)
         m->extent.is_writable = false;
     lend__mapping_set_region(m);
@@ -355,6 +386,7 @@ static void take_over_storage(struct lend__storage *storage, uint32_t slot) {
     struct lend__block *block = storage->block;
     if (!block) { /* no bytes, nothing to hold */
         storage->is_shared = false;
+        storage->n_refs &= ~LEND__REFS_LENT;
         storage->last_unref = lend__storage_last_unref_private;
         return;
     }
@@ -387,7 +419,7 @@ static void child_ledger(void) {
     for (uint32_t slot = 0; slot < LEDGER->n_slots; slot++) {
         struct lend__storage *storage = LEDGER->slots[slot].storage;
         if (!storage) continue;
-        if (lend__load_relaxed(&storage->n_refs))
+        if (lend__storage_refs(storage))
             take_over_storage(storage, slot);
         else
             free(storage); /* the parent's limbo */
@@ -412,6 +444,7 @@ static void child_ledger(void) {
 }
 
 static void child(void) {
+    pthread_mutex_init(&fork_lock, NULL);
     if (!plan.is_active) return;
     plan.is_active = false;
     lend__fork_epoch++;

@@ -26,6 +26,7 @@ enum lend__take {
 static inline void lend__lease_announce(struct lend__peer *peer, uint32_t entry) {
     struct lend_shm_page *page = peer->page;
     lend__store_release(&page->ring[peer->ring_head % LEND_SHM_RING], entry);
+    LEND_POINT("L4.entry-written");
     lend__store_release(&page->ring_head, ++peer->ring_head);
     LEND_POINT("L4.announced");
 }
@@ -41,7 +42,9 @@ static inline void lend__lease_give_back(struct lend__peer *peer, uint32_t slot)
 static inline void lend__lease_mark_chunk(struct lend_shm_page *page, uint32_t slot) {
     uint32_t chunk = slot / LEND_SHM_CHUNK_SLOTS;
     uint64_t bit = 1ull << chunk % 64, *word = &page->chunks[chunk / 64];
-    if (!(lend__load_relaxed(word) & bit)) lend__or_seq_cst(word, bit);
+    if (lend__load_relaxed(word) & bit) return;
+    lend__or_seq_cst(word, bit);
+    LEND_POINT("L1.chunk-marked");
 }
 
 /* L2: what the word says about a count that is already raised. `is_exporter_dead`: nobody will reopen it, so closing
@@ -51,18 +54,30 @@ static inline enum lend__take lend__lease_look(struct lend__peer *peer, uint32_t
     uint64_t word = lend__load_seq_cst(&lend__shm_slots(peer->table)[slot].word);
     LEND_POINT("L2.word-read");
     if (word == LEND_SHM_WORD(gen, LEND_SHM_OPEN)) return LEND__TAKE_OK;
+#ifndef LEND_MUTANT_CLOSINGSTALE
     if (word == LEND_SHM_WORD(gen, LEND_SHM_CLOSING)) return is_exporter_dead ? LEND__TAKE_OK : LEND__TAKE_CLOSING;
+#endif
+#ifdef LEND_MUTANT_SILENTUNDO
+    lend__sub_release(&lend__shm_held(peer->page)[slot], 1u);
+#else
     lend__lease_give_back(peer, slot); /* an undo is announced too: our count may have kept the block in limbo */
+#endif
     return LEND__TAKE_STALE;
 }
 
 /* L1 and L2. */
 static inline enum lend__take lend__lease_take(struct lend__peer *peer, uint32_t slot, uint64_t gen) {
+#ifndef LEND_MUTANT_CHUNKLATE
     lend__lease_mark_chunk(peer->page, slot);
+#endif
     LEND_POINT("L1.before-count");
     lend__add_seq_cst(&lend__shm_held(peer->page)[slot], 1u);
     LEND_POINT("L1.counted");
-    return lend__lease_look(peer, slot, gen, false);
+    enum lend__take take = lend__lease_look(peer, slot, gen, false);
+#ifdef LEND_MUTANT_CHUNKLATE
+    lend__lease_mark_chunk(peer->page, slot);
+#endif
+    return take;
 }
 
 #endif

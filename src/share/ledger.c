@@ -35,6 +35,8 @@ struct lend__ledger lend__ledger = {.lock = PTHREAD_MUTEX_INITIALIZER,
                                     .free_slot = LEND__SLOT_NONE,
                                     .limbo_first = LEND__SLOT_NONE};
 
+static uint64_t n_freeing; /* atomic: storages between the ledger and their pools */
+
 /* The slots part gets memory in steps of this many bytes: a fallocate per 2,048 slots. */
 #define TABLE_STEP_BYTES (64u << 10)
 
@@ -51,17 +53,26 @@ bool lend__ledger_unlock(void) {
     memcpy(events, LEDGER->events, n_events * sizeof *events);
     LEDGER->freed = NULL;
     LEDGER->n_events = 0;
+    for (struct lend__storage *s = freed; s; s = s->private_ctx) lend__add_relaxed(&n_freeing, 1u);
     pthread_mutex_unlock(&LEDGER->lock);
     if (wants_tick) lend__service_want_tick();
     bool any = freed != NULL;
     while (freed) {
         struct lend__storage *next = freed->private_ctx;
-        lend__pool_free(freed->block);
+        if (freed->block) lend__pool_free(freed->block); /* a storage of no bytes has none */
         free(freed);
+        lend__sub_release(&n_freeing, 1u);
         freed = next;
     }
     for (uint32_t i = 0; i < n_events; i++) lend__watch_emit(events[i].kind, events[i].pid, events[i].bytes);
     return any;
+}
+
+uint64_t lend__ledger_leaving(void) {
+    lend__ledger_lock();
+    uint64_t n = LEDGER->n_limbo + lend__load_acquire(&n_freeing);
+    lend__ledger_unlock();
+    return n;
 }
 
 void lend__ledger_note(uint32_t kind, uint32_t pid, uint64_t bytes) {
@@ -198,7 +209,9 @@ void lend__ledger_retire(struct lend__allocation *allocation) {
                 LEDGER->pages[i]->given[index / 8] &= (uint8_t)~(1u << index % 8);
         struct lend_shm_allocation *shm = &lend__shm_allocations(LEDGER->table)[index];
         lend__store_release(&shm->state, (uint64_t)allocation->gen << 1 | 1);
-        lend__store_release(&LEDGER->table->n_retired, LEDGER->table->n_retired + 1); /* R1: pairs with R2, mapping.c */
+#ifndef LEND_MUTANT_NORETIRE
+        lend__store_release(&LEDGER->table->n_retired, LEDGER->table->n_retired + 1); /* R1: pairs with R2, peer.c */
+#endif
         LEND_POINT("R1.retired");
     }
     lend__ledger_unlock();
@@ -245,6 +258,7 @@ int lend__ledger_lend_locked(struct lend__storage *storage, const char *operatio
     storage->slot_gen = mine->gen;
     storage->is_shared = true;
     storage->last_unref = last_unref_lent;
+    lend__or_seq_cst(&storage->n_refs, LEND__REFS_LENT); /* pairs with lend__storage_last_unref_private */
     LEDGER->n_lent++;
     LEDGER->lent_bytes += storage->bytes;
     return 0;
@@ -293,7 +307,9 @@ static bool is_held(uint32_t slot, const struct lend__storage *storage) {
     uint32_t allocation = storage->block ? storage->block->allocation->index : LEND__ALLOCATION_UNLENT;
     for (uint32_t i = 0; i < LEDGER->n_pages; i++) {
         const struct lend__page *page = LEDGER->pages[i];
+#ifndef LEND_MUTANT_NOGIVEN
         if (storage->block && !lend__page_was_given(page, allocation)) continue;
+#endif
         if (lend__page_held(page, slot)) return true;
         LEND_POINT("L6.page-read");
     }
@@ -305,6 +321,10 @@ static void free_slot(uint32_t slot) {
     struct lend__slot *mine = &LEDGER->slots[slot];
     struct lend__storage *storage = mine->storage;
     leave_limbo(slot);
+#ifdef LEND_MUTANT_REUSEFIRST
+    lend__pool_free(storage->block);
+    storage->block = NULL;
+#endif
     lend__store_seq_cst(word_of(slot), LEND_SHM_WORD(mine->gen + 1, LEND_SHM_FREE));
     LEND_POINT("L7.free");
     mine->gen++;
@@ -319,7 +339,7 @@ static void free_slot(uint32_t slot) {
 
 void lend__ledger_try_reuse(uint32_t slot) {
     struct lend__slot *mine = &LEDGER->slots[slot];
-    if (!mine->storage || lend__load_acquire(&mine->storage->n_refs)) return;
+    if (!mine->storage || lend__storage_refs(mine->storage)) return;
     if (mine->n_pins) {
         enter_limbo(slot);
         return;
@@ -442,6 +462,7 @@ void lend__ledger_fork_child(void) {
     lend__pins_drop_all();
     if (LEDGER->table) lend__sys.munmap(LEDGER->table, LEND_SHM_TABLE_BYTES);
     LEDGER->freed = NULL;
+    n_freeing = 0;
     forget_everything();
     pthread_mutex_init(&LEDGER->lock, NULL);
 }

@@ -2,8 +2,8 @@
 /* The exporter's books: which storages are lent (slots), who may hold them (pages), what waits in limbo, and pins.
  * The only place that writes the slot table.
  *
- * One lock, the ledger lock. Under it: slots, limbo, pages, allocations' names, pins. Order of locks: region, context,
- * import, ledger, pool. No callback, log or heap-freeing of user memory happens under it; what has become free is
+ * One lock, the ledger lock. Under it: slots, limbo, pages, allocations' names, pins. Order of locks: context, region,
+ * service start, import, ledger, pool, watch. No callback, log or heap-freeing of user memory happens under it; what has become free is
  * collected and given back afterwards (lend__ledger_unlock). */
 #ifndef LEND_SHARE_LEDGER_H_
 #define LEND_SHARE_LEDGER_H_
@@ -87,6 +87,10 @@ extern struct lend__ledger lend__ledger;
 void lend__ledger_lock(void);
 /* Unlocks, then gives freed blocks back to their pools and emits the events. True when a block came back. */
 bool lend__ledger_unlock(void);
+
+/* Storages that this process has dropped and whose blocks are not back in their pools: in limbo, or on their way after
+ * an unlock in another thread. */
+uint64_t lend__ledger_leaving(void);
 
 /* Fork: only unlocks (other lend locks are still held); lend__ledger_flush does the rest later. fork_child: unmaps and
  * frees everything that was the parent's, and makes the lock new. */

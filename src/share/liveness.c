@@ -40,7 +40,11 @@ bool lend__life_is_over(int mine) {
 }
 
 bool lend__life_is_over_shared(int fd) {
+#ifdef LEND_MUTANT_LOCKEX
+    return is_over(fd, LOCK_EX);
+#else
     return is_over(fd, LOCK_SH);
+#endif
 }
 
 bool lend__life_selftest(void) {

@@ -47,6 +47,7 @@ int lend__mapping_new(struct lend__peer *peer, int fd, uint32_t index, uint32_t 
     mapping->peer = peer;
     mapping->index = index;
     mapping->gen = gen;
+    mapping->is_given = true;
     lend__mapping_set_region(mapping);
     r = lend__region_add(&mapping->region);
     if (r < 0) {

@@ -19,6 +19,7 @@ struct lend__mapping {
     struct lend__peer *peer;
     uint32_t index, gen;
     uint64_t n_storages; /* under the import lock */
+    bool is_given; /* to the page that we have now: only then do its counts protect anything. Not in a family's child */
     struct lend__region region;
     struct lend__mapping *next; /* on its way out (mapping_release) */
 };

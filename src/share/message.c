@@ -191,7 +191,10 @@ static int receive(int fd, uint64_t deadline, struct arrival *arrival, struct me
     for (size_t seen = 0, total = 0;;) {
         arrival->fds = (struct lend__control_fds){.n = 0};
         r = peek(fd, arrival);
-        if (r == 0) return lend__fail(error, -EPIPE, "lend_recv", "the other end of the socket is closed, and nothing is left to read");
+        if (r == 0) {
+            lend__control_drop_fds(&arrival->fds); /* an empty packet can carry some */
+            return lend__fail(error, -EPIPE, "lend_recv", "the other end of the socket is closed, and nothing is left to read");
+        }
         if (r < 0 && r != -EAGAIN) return lend__fail_sys(error, (int)r, "lend_recv", "recvmsg", "the message");
         if (r > 0) {
             int code = check_header(arrival, is_stream, &total, ret_header);

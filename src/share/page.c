@@ -160,12 +160,15 @@ uint32_t lend__page_held(const struct lend__page *page, uint32_t slot) {
 /* P3: a used cell's token is consumed once; the acknowledgement lets the importer use the cell again. */
 static void consume_cell(struct lend__page *page, uint32_t cell, bool intents_too) {
     struct lend_shm_cell *shm = &page->shm->cells[cell];
-    uint64_t state = lend__load_acquire(&shm->state), token = lend__load_relaxed(&shm->token);
-    if (state != LEND_SHM_CELL_USED && !(intents_too && state == LEND_SHM_CELL_INTENT)) return;
-    LEND_POINT("P3.consume");
-    lend__pin_consume(token);
-    lend__store_release(&lend__shm_acks(LEDGER->table, page->index)[cell], token); /* P4: pairs with cell_take */
-    LEND_POINT("P4.acknowledged");
+    uint64_t *ack = &lend__shm_acks(LEDGER->table, page->index)[cell];
+    uint64_t used = lend__load_acquire(&shm->used), intent = lend__load_acquire(&shm->intent);
+    if (used && used != lend__load_relaxed(ack)) {
+        LEND_POINT("P3.consume");
+        lend__pin_consume(used);
+        lend__store_release(ack, used); /* P4: pairs with is_usable in cell.c */
+        LEND_POINT("P4.acknowledged");
+    }
+    if (intents_too) lend__pin_consume(intent); /* 0, or the one that was used: nothing is left of it */
 }
 
 static void consume_all_cells(struct lend__page *page, bool intents_too) {
@@ -183,13 +186,19 @@ static void handle_entry(struct lend__page *page, uint32_t entry) {
 
 /* The ring is overwritten, never waited for. L9, pairs with L4 of announce (lease.h): the
  * entry is copied (acquire), then the head read again: with head - tail at or above the size (not only above) the
- * entry may have been overwritten already (models/ring.pml). */
+ * entry may have been overwritten already (models/ring.pml). At most one ring's length at a time: a peer that
+ * announces without end must not keep the ledger. */
 void lend__page_drain(struct lend__page *page) {
     uint64_t head = lend__load_acquire(&page->shm->ring_head);
-    while (page->tail != head) {
+    for (uint32_t n = 0; page->tail != head && n < LEND_SHM_RING; n++) {
         uint32_t entry = lend__load_acquire(&page->shm->ring[page->tail % LEND_SHM_RING]);
+        LEND_POINT("L9.entry-copied");
         head = lend__load_acquire(&page->shm->ring_head);
+#ifdef LEND_MUTANT_OVERRUNLATE
+        if (head - page->tail > LEND_SHM_RING) {
+#else
         if (head - page->tail >= LEND_SHM_RING) {
+#endif
             page->tail = head;
             consume_all_cells(page, false);
             lend__ledger_try_all_limbo();
@@ -228,7 +237,9 @@ void lend__page_drop(struct lend__page *page) {
     LEND_POINT("D1.page-dead");
     uint64_t bytes = held_bytes(page);
     if (bytes) lend__ledger_note(LEND_WATCH_PEER_DIED, lend__page_pid(page), bytes);
+#ifndef LEND_MUTANT_NOCELLS
     consume_all_cells(page, true);
+#endif
     LEND_POINT("D2.cells-consumed");
     lend__pins_orphan(page->index);
     LEND_POINT("D3.pins-orphaned");
@@ -259,5 +270,8 @@ void lend__pages_test(bool all) {
         lend__page_drop(page);
         any = true;
     }
+#ifdef LEND_MUTANT_NODEATHRETRY
+    any = false;
+#endif
     if (any) lend__ledger_try_all_limbo();
 }

@@ -276,6 +276,7 @@ struct lend__mapping *lend__peer_sweep_retired(struct lend__peer *peer) {
         peer->mappings[i] = NULL;
         m->next = out;
         out = m;
+        LEND_POINT("R2.swept");
     }
     return out;
 }

@@ -52,7 +52,7 @@ struct lend__peer {
     uint32_t mappings_room;
     uint64_t seen_retired;
 
-    uint64_t cell_token[LEND_SHM_CELLS]; /* what we wrote; 0: never used */
+    uint64_t cells_busy[LEND_SHM_CELLS / 64]; /* a rebuild of ours is under way in the cell */
     uint32_t next_cell, n_cells_since_kick;
 
     struct lend__spare spare;           /* for the fork under way */
@@ -93,10 +93,10 @@ bool lend__peer_is_dead(struct lend__peer *peer);
 int lend__peer_room_imported(struct lend__peer *peer, uint32_t slot);
 int lend__peer_room_mappings(struct lend__peer *peer, uint32_t index);
 
-/* The mapping of exactly this allocation, or NULL. Locked. Hot. */
+/* The mapping of exactly this allocation, from which our page can take, or NULL. Locked. Hot. */
 static inline struct lend__mapping *lend__peer_mapping(const struct lend__peer *peer, uint32_t index, uint32_t gen) {
     struct lend__mapping *m = index < peer->mappings_room ? peer->mappings[index] : NULL;
-    return m && m->gen == gen ? m : NULL;
+    return m && m->gen == gen && (m->is_given || peer->is_dead) ? m : NULL;
 }
 
 /* Takes mappings out that their exporter has retired and that hold nothing; returns them for lend__mapping_free_list

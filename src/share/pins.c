@@ -134,6 +134,9 @@ void lend__pin_consume(uint64_t token) {
 }
 
 void lend__pins_orphan(uint32_t sender_page) {
+#ifdef LEND_MUTANT_NOORPHAN
+    return;
+#endif
     uint64_t end = lend__boottime_ns() + lend__context.pin_orphan_ns;
     for (struct lend__pin *pin = LEDGER->oldest_pin; pin; pin = pin->newer) {
         if (pin->sender_page != sender_page) continue;

@@ -234,7 +234,7 @@ static int rebuild_warm(struct rebuild *job, struct lend__peer *peer, struct len
     int r = obtain_storage(job, peer, mapping, &storage);
     if (r >= 0 && (r = finish(job, storage, ret)) < 0) job->orphan = storage;
     if (cell >= 0 && r < 0) lend__cell_clear(peer, cell);
-    if (cell >= 0 && r >= 0) lend__cell_used(peer, cell);
+    if (cell >= 0 && r >= 0) lend__cell_used(peer, cell, job->wire->pin_token);
     return r;
 }
 

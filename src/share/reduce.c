@@ -34,13 +34,22 @@ static int check_opts(const struct lend_reduce_opts *opts, struct lend_error *er
     return 0;
 }
 
+/* A handle leaves out only the strides that its reader would fill in himself: with sizes of 0 or 1 a contiguous tensor
+ * may have others, and they are part of what it is. */
+static bool has_default_strides(const struct lend_tensor *tensor) {
+    int64_t strides[LEND_NDIM_MAX];
+    if (!tensor->is_contiguous) return false;
+    lend__contiguous_strides(tensor->ndim, tensor->dims, strides);
+    return !memcmp(strides, lend__tensor_strides(tensor), (size_t)tensor->ndim * sizeof strides[0]);
+}
+
 static void fill_tensor(struct lend__wire *wire, const struct lend_tensor *tensor, uint32_t flags) {
     wire->device_type = kDLCPU;
     wire->offset_bits = tensor->offset_bits;
     wire->dtype = tensor->dtype;
     wire->is_read_only = tensor->is_read_only || (flags & LEND_REDUCE_READ_ONLY);
     wire->is_padded = tensor->is_padded;
-    wire->is_contiguous = tensor->is_contiguous;
+    wire->is_contiguous = has_default_strides(tensor);
     wire->ndim = (uint32_t)tensor->ndim;
     memcpy(wire->dims, tensor->dims, 2 * (size_t)tensor->ndim * sizeof tensor->dims[0]);
 }

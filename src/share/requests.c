@@ -139,7 +139,8 @@ static bool handle_allocation(struct lend__connection *connection, const struct 
     struct lend__control_reply reply = reply_to(request, 0);
     lend__ledger_lock();
     struct lend__allocation *allocation = wanted_allocation(request);
-    int r = !connection->page ? -EBADMSG : !allocation ? -ESTALE : lend__page_give(connection->page, allocation->index);
+    int r = !connection->page ? -EBADMSG : connection->page->is_over_budget ? -ENOSPC : !allocation ? -ESTALE : 0;
+    if (r >= 0) r = lend__page_give(connection->page, allocation->index);
     bool sent;
     if (r >= 0) {
         reply.has_allocation = 1;
@@ -204,13 +205,20 @@ static bool handle_pin(struct lend__connection *connection, const struct lend__c
     }
     LEND_POINT("P6.pinned-for-peer");
     lend__ledger_unlock();
-    return send_plain(connection, &reply);
+    bool sent = send_plain(connection, &reply);
+    if (!sent && reply.token) { /* nobody knows it */
+        lend__ledger_lock();
+        lend__pin_consume(reply.token);
+        lend__ledger_unlock();
+    }
+    return sent;
 }
 
 static bool handle_cancel(struct lend__connection *connection, const struct lend__control_request *request) {
     struct lend__control_reply reply = reply_to(request, connection->page ? 0 : -EBADMSG);
     lend__ledger_lock();
     if (!reply.code) lend__pin_consume(request->token);
+    LEND_POINT("P8.cancelled-for-peer");
     lend__ledger_unlock();
     return send_plain(connection, &reply);
 }

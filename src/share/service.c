@@ -28,6 +28,7 @@
 
 #define TICK_FAST_MS 100   /* a dead process is noticed well within a second, without a connection too */
 #define TICK_SLOW_MS 1000
+#define TEST_ALL_NS 900000000ull /* with every slow tick */
 #define TICK_DYING_MS 2    /* right after an end of connection: the lock follows within a few hundred microseconds */
 #define DYING_ROUNDS 50
 #define GREETING_NS 5000000000ull /* a connection that has not said hello by then is closed */
@@ -42,6 +43,7 @@ static struct {
     struct sockaddr_un address;
     struct lend__connection *connections; /* service thread; the child's fork handler */
     int dying_rounds;                     /* fast ticks left after an end of connection */
+    uint64_t all_tested_ns;               /* when every page was last tested, with or without a connection */
 } service = {.listen_fd = -1, .epoll_fd = -1, .wake_fd = -1, .reserve_fd = -1};
 
 static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -66,7 +68,9 @@ static void close_connection(struct lend__connection *connection) {
     }
     lend__pages_test(false);
     lend__ledger_unlock();
-    lend__fd_close(&connection->fd); /* epoll forgets it with its last descriptor */
+    /* By name: epoll itself forgets only with the last descriptor, and a child between fork and exec may have one. */
+    (void)lend__sys.epoll_ctl(service.epoll_fd, EPOLL_CTL_DEL, connection->fd, NULL);
+    lend__fd_close(&connection->fd);
     free(connection);
 }
 
@@ -168,7 +172,11 @@ static void close_ungreeted(void) {
 static int tick(void) {
     lend__ledger_lock();
     for (uint32_t i = 0; i < lend__ledger.n_pages; i++) lend__page_drain(lend__ledger.pages[i]);
-    lend__pages_test(!lend__context.has_open_file_locks);
+    /* The end of a connection may stay unseen (a child of the peer holds it open), so all are tested now and then. */
+    uint64_t now = lend__now_ns();
+    bool all = !lend__context.has_open_file_locks || now - service.all_tested_ns >= TEST_ALL_NS;
+    if (all) service.all_tested_ns = now;
+    lend__pages_test(all);
     lend__pins_expire();
     note_limbo_budgets();
     bool fast = lend__ledger.n_limbo || lend__ledger.n_pins_expiring || lend__ledger.n_unconnected;
@@ -231,8 +239,12 @@ static int open_socket(struct lend_error *error) {
     service.listen_fd = (int)lend__sys.socket(AF_UNIX, SOCK_SEQPACKET, 0);
     if (service.listen_fd < 0) return lend__fail_sys(error, service.listen_fd, "lend_reduce", "socket", "the service");
     long r = lend__sys.bind(service.listen_fd, (const struct sockaddr *)&service.address, (socklen_t)length);
+    bool has_name = r >= 0 && context->socket_dir[0];
+    /* To connect takes write permission, which an ordinary umask denies: the folder alone decides who comes in. */
+    if (has_name && context->peers == LEND_PEERS_GROUP) r = lend__sys.chmod(service.address.sun_path, 0666);
     if (r >= 0) r = lend__sys.listen(service.listen_fd, BACKLOG);
     if (r < 0) {
+        if (has_name) lend__sys.unlink(service.address.sun_path);
         service.address.sun_path[0] = '\0';
         return lend__fail_sys(error, (int)r, "lend_reduce", "bind", context->socket_dir[0] ? context->socket_dir : "the service");
     }

@@ -34,6 +34,7 @@ uint64_t lend__shm_layout(void) {
         offsetof(struct lend_shm_page, ring),
         offsetof(struct lend_shm_page, cells),
         sizeof(struct lend_shm_cell),
+        offsetof(struct lend_shm_cell, used),
     };
     uint64_t hash = 0xcbf29ce484222325ull;
     for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++)

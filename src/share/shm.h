@@ -69,14 +69,11 @@ struct lend_shm_table {
     uint64_t n_retired; /* atomic: rises with every retired allocation, so that importers look */
 };
 
+/* A pin token on its way. Two words that are each a token of their own, so that none is ever read with the meaning of
+ * another (models/cell.pml). */
 struct lend_shm_cell {
-    uint64_t token; /* written before state */
-    uint64_t state; /* atomic, enum lend_shm_cell_state */
-};
-enum lend_shm_cell_state {
-    LEND_SHM_CELL_FREE = 0,
-    LEND_SHM_CELL_INTENT = 1, /* a rebuild is under way: consumed only when the page is dropped */
-    LEND_SHM_CELL_USED = 2    /* the lease is taken: the exporter consumes the token and acknowledges */
+    uint64_t intent; /* atomic: a rebuild is under way; consumed only when the page is dropped. 0: none */
+    uint64_t used;   /* atomic: its lease is taken; the exporter consumes the token and acknowledges. 0: none yet */
 };
 
 struct lend_shm_page {

@@ -72,7 +72,7 @@ int lend__storage_new_private(void *data, uint64_t bytes, DLDevice device, bool 
 
 bool lend__storage_ref_unless_zero(struct lend__storage *storage) {
     uint32_t n = lend__load_relaxed(&storage->n_refs);
-    while (n)
+    while (n & ~LEND__REFS_LENT)
         if (lend__cas_relaxed(&storage->n_refs, &n, n + 1)) return true;
     return false;
 }
@@ -80,7 +80,7 @@ bool lend__storage_ref_unless_zero(struct lend__storage *storage) {
 void lend__storage_unref(struct lend__storage *storage) {
     uint32_t n = lend__load_acquire(&storage->n_refs);
     for (;;) {
-        if (n == 1) {
+        if ((n & ~LEND__REFS_LENT) == 1) {
             /* In a raw clone the locks may be held for ever and the memory is the parent's: only our struct goes. */
             if (lend__is_raw_clone())
                 free(storage);
@@ -93,7 +93,11 @@ void lend__storage_unref(struct lend__storage *storage) {
 }
 
 void lend__storage_last_unref_private(struct lend__storage *storage) {
-    if (!lend__storage_lower(storage)) return;
+    uint32_t only_one = 1;
+    if (!lend__cas_acq_rel(&storage->n_refs, &only_one, 0)) { /* referenced again, or lent: look again who ends it */
+        lend__storage_unref(storage);
+        return;
+    }
     if (storage->block) lend__pool_free(storage->block);
     if (storage->private_release) storage->private_release(storage->private_ctx);
     free(storage);

@@ -24,8 +24,12 @@ enum lend__storage_kind {
     LEND__STORAGE_DROPPED = 4   /* a forked child under LEND_FORK_DROP: the memory is gone */
 };
 
+/* Set in n_refs for good when a storage gets its slot. Who has read "one reference, not lent" ends the storage without a
+ * lock, and can so tell that it has been lent in between (by a fork of another thread; models/own.pml). */
+#define LEND__REFS_LENT 0x80000000u
+
 struct lend__storage {
-    uint32_t n_refs; /* atomic */
+    uint32_t n_refs; /* atomic: references, and LEND__REFS_LENT */
     uint8_t kind;    /* enum lend__storage_kind; changes only in a fork handler */
     bool is_read_only;
     bool is_shared; /* has a slot: reduced here, or imported */
@@ -66,7 +70,11 @@ void lend__storage_unref(struct lend__storage *storage);
 
 /* Lowers the count; true when it became 0. For last_unref functions, under their table's lock. */
 static inline bool lend__storage_lower(struct lend__storage *storage) {
-    return lend__sub_acq_rel(&storage->n_refs, 1) == 1;
+    return (lend__sub_acq_rel(&storage->n_refs, 1) & ~LEND__REFS_LENT) == 1;
+}
+
+static inline uint32_t lend__storage_refs(const struct lend__storage *storage) {
+    return lend__load_acquire(&storage->n_refs) & ~LEND__REFS_LENT;
 }
 
 /* The last_unref of a pool storage that was never shared, and of private memory. */

@@ -114,7 +114,7 @@ int lend__tensor_storage(const struct lend_tensor *tensor, struct lend__storage 
 }
 
 void *lend_tensor_data(const struct lend_tensor *tensor) {
-    struct lend__storage *storage;
+    struct lend__storage *storage = NULL;
     if (lend__tensor_storage(tensor, &storage, __func__, NULL) < 0 || tensor->numel == 0) return NULL;
     return storage->data + tensor->offset_bits / 8;
 }
@@ -166,7 +166,7 @@ int lend_tensor_info(const struct lend_tensor *tensor, struct lend_tensor_info *
 }
 
 int lend_tensor_resize(struct lend_tensor *tensor, uint64_t bytes, struct lend_error *error) {
-    struct lend__storage *storage;
+    struct lend__storage *storage = NULL;
     int r = lend__tensor_storage(tensor, &storage, __func__, error);
     if (r < 0) return r;
     bool is_imported = storage->kind == LEND__STORAGE_IMPORTED;

@@ -10,10 +10,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define FOR_EACH_DEVICE(device)                                              \
-    size_t n_devices_;                                                       \
+#define FOR_EACH_DEVICE(device)                                                 \
+    size_t n_devices_;                                                          \
     const struct lend__device_ops *const *all_ = lend__device_all(&n_devices_); \
-    for (size_t i_ = 0; i_ < n_devices_; i_++)                               \
+    for (size_t i_ = 0; i_ < n_devices_; i_++)                                  \
         for (const struct lend__device_ops *device = all_[i_]; device; device = NULL)
 
 static struct lend__extent extent_make(const struct lend__device_ops *device, uint64_t bytes, bool is_read_only) {

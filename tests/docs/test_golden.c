@@ -209,7 +209,8 @@ LEND_TEST(offsets_in_shared_memory) {
     static struct text golden;
     golden.n = 0;
     add(&golden, "fingerprint %016llx\n", (unsigned long long)lend__shm_layout());
-    add(&golden, "bytes table %llu page %llu\n", (unsigned long long)LEND_SHM_TABLE_BYTES, (unsigned long long)LEND_SHM_PAGE_BYTES);
+    add(&golden, "bytes table %llu page %llu\n", (unsigned long long)LEND_SHM_TABLE_BYTES,
+        (unsigned long long)LEND_SHM_PAGE_BYTES);
     add(&golden, "part table %u acks\n", LEND_SHM_ACKS_OFF);
     add(&golden, "part table %u allocations\n", LEND_SHM_ALLOCATIONS_OFF);
     add(&golden, "part table %u slots\n", LEND_SHM_SLOTS_OFF);
@@ -243,16 +244,16 @@ LEND_TEST(offsets_in_shared_memory) {
     MEMBER("page", lend_shm_page, chunks);
     MEMBER("page", lend_shm_page, ring);
     MEMBER("page", lend_shm_page, cells);
-    MEMBER("cell", lend_shm_cell, token);
-    MEMBER("cell", lend_shm_cell, state);
+    MEMBER("cell", lend_shm_cell, intent);
+    MEMBER("cell", lend_shm_cell, used);
     check_golden("layout.txt", &golden);
 }
 
 LEND_TEST(offsets_in_control_messages) {
     static struct text golden;
     golden.n = 0;
-    add(&golden, "bytes request %zu reply %zu max %u\n", sizeof(struct lend__control_request), sizeof(struct lend__control_reply),
-        LEND__CONTROL_BYTES_MAX);
+    add(&golden, "bytes request %zu reply %zu max %u\n", sizeof(struct lend__control_request),
+        sizeof(struct lend__control_reply), LEND__CONTROL_BYTES_MAX);
     MEMBER("request", lend__control_request, magic);
     MEMBER("request", lend__control_request, type);
     MEMBER("request", lend__control_request, major);
@@ -317,7 +318,8 @@ LEND_TEST(message_of_lend_send) {
         char bytes[CMSG_SPACE(4 * sizeof(int))];
     } control;
     struct iovec iov = {bytes, sizeof bytes};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    struct msghdr msg = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
     ssize_t n = recvmsg(sockets[1], &msg, MSG_CMSG_CLOEXEC);
     CHECK(n > 16);
     CHECK_UINT(word_at(bytes), 0x47534d4c); /* "LMSG" */

@@ -8,6 +8,7 @@
 #include "share/ledger.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <lend/lend.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -29,7 +30,9 @@ static struct {
     int listener, connection; /* for lend_send and lend_recv */
     char child_label[96];
     unsigned child_nth;
-} me = {.listener = -1, .connection = -1};
+    pid_t child;   /* one that waits for "join" */
+    int child_end; /* closing it lets the child go on */
+} me = {.listener = -1, .connection = -1, .child_end = -1};
 
 static struct lend_error error;
 
@@ -104,16 +107,23 @@ static int do_rebuild(int i, int fill, const char *text) {
     return 0;
 }
 
+static void do_drop(int i) {
+    lend_tensor_unref(me.tensor[i]);
+    me.tensor[i] = NULL;
+}
+
+/* The handle must be stale. */
+static int do_stale(const char *text) {
+    int r = do_rebuild(TENSORS - 1, 0, text);
+    if (r >= 0) do_drop(TENSORS - 1);
+    return r == -ESTALE ? 0 : r < 0 ? r : -1;
+}
+
 static int do_cancel(const char *text) {
     uint8_t handle[LEND_HANDLE_BYTES_MAX];
     size_t n = 0;
     int r = lend_handle_parse(text, handle, sizeof handle, &n);
     return r < 0 ? r : lend_pin_cancel(handle, n, 0, &error);
-}
-
-static void do_drop(int i) {
-    lend_tensor_unref(me.tensor[i]);
-    me.tensor[i] = NULL;
 }
 
 /* Lets go of everything, pins included; whoever is dead by now needs no cancel. */
@@ -156,10 +166,15 @@ static void do_drained(long ms) {
     answer_wrong(what_is_wrong());
 }
 
-/* Everything is dropped and drained: no storage is lent and no block is in use. */
+/* Everything is dropped and drained: no storage is lent and no block is in use, as soon as the service thread has
+ * brought back what it holds in its hands. */
 static void do_empty(void) {
     struct lend_pool_stats stats = {.size = sizeof stats};
-    lend_pool_stats(me.pool, &stats);
+    uint64_t deadline = test_deadline_ms(1000);
+    do {
+        test_pause();
+        lend_pool_stats(me.pool, &stats);
+    } while ((lend__ledger.n_lent || stats.allocated_bytes) && test_now_ms() < deadline);
     if (lend__ledger.n_lent || stats.allocated_bytes)
         role_say("error -1 %llu storages lent, %llu bytes in use", (unsigned long long)lend__ledger.n_lent,
                  (unsigned long long)stats.allocated_bytes);
@@ -279,6 +294,31 @@ static void do_fork(const char *label, unsigned nth, bool counts) {
         role_say("ok %d", WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
 }
 
+/* The child holds what it has until "join". */
+static void do_fork_and_wait(void) {
+    int ends[2];
+    fflush(NULL);
+    if (pipe2(ends, O_CLOEXEC)) abort();
+    me.child = fork();
+    if (!me.child) {
+        char byte;
+        close(ends[1]);
+        while (read(ends[0], &byte, 1) > 0) continue;
+        close(ends[0]);
+        be_child(false);
+    }
+    close(ends[0]);
+    me.child_end = ends[1];
+    answer(me.child < 0 ? -errno : 0);
+}
+
+static void do_join(void) {
+    int status = 0;
+    close(me.child_end);
+    waitpid(me.child, &status, 0);
+    role_say("ok %d", status);
+}
+
 /* --- the loop --------------------------------------------------------------------------------------------------- */
 
 static char *next(char **rest) {
@@ -307,6 +347,10 @@ static bool obey_more(const char *word, char **rest) {
     } else if (!strcmp(word, "forkat")) {
         char *label = next(rest);
         do_fork(label, (unsigned)number(rest), false);
+    } else if (!strcmp(word, "forkwait")) {
+        do_fork_and_wait();
+    } else if (!strcmp(word, "join")) {
+        do_join();
     } else if (!strcmp(word, "report")) {
         answer(do_report());
     } else if (!strcmp(word, "quit")) {
@@ -334,6 +378,8 @@ static bool obey(char *line) {
     } else if (!strcmp(word, "probe")) {
         int fill = number(&rest);
         answer(do_probe(fill, next(&rest)));
+    } else if (!strcmp(word, "stale")) {
+        answer(do_stale(next(&rest)));
     } else if (!strcmp(word, "cancel")) {
         answer(do_cancel(next(&rest)));
     } else if (!strcmp(word, "drop")) {

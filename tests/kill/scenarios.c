@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* The scripts. Each covers one job of the protocol from an empty start; A exports, B imports, C gets what B forwards. */
+/* The scripts. Each covers one job of the protocol from an empty start. A exports, B imports, C gets what B forwards;
+ * other actors of the same scenario show what the death of one means to the rest. */
 #include "world.h"
 
 #include <stdio.h>
 #include <unistd.h>
 
-#define DO(...)                                \
-    do {                                       \
+#define DO(...)                                        \
+    do {                                               \
         if (!do_ask(world, __VA_ARGS__)) return false; \
     } while (0)
-#define REDUCE(who, i, with_pin, handle)                                      \
-    do {                                                                      \
+#define REDUCE(who, i, with_pin, handle)                                        \
+    do {                                                                        \
         if (!ask_reduce(world, (who), (i), (with_pin), (handle))) return false; \
     } while (0)
 #define REBUILD(who, i, handle)                                      \
@@ -18,8 +19,11 @@
         if (!ask_rebuild(world, (who), (i), (handle))) return false; \
     } while (0)
 
+/* The victim last, so that the others are there whatever happens to it. */
 static bool open_all(struct world *world, int n) {
-    for (int i = 0; i < n; i++) DO(i, "open %ld", world->deadline_ms);
+    for (int i = 0; i < n; i++)
+        if (i != world->victim) DO(i, "open %ld", world->deadline_ms);
+    if (world->victim >= 0 && world->victim < n) DO(world->victim, "open %ld", world->deadline_ms);
     return true;
 }
 
@@ -86,6 +90,11 @@ static bool cancel(struct world *world) {
     DO(A, "cancel %s", mine);
     DO(B, "cancel %s", yours);
     DO(A, "drained 4000");
+    /* A delivery that comes too late fails, and takes its intent back. */
+    DO(A, "new 1 5000 11");
+    REDUCE(A, 1, false, mine);
+    REBUILD(B, 1, mine);
+    DO(B, "stale %s", yours);
     return true;
 }
 
@@ -123,6 +132,7 @@ static bool grow_and_trim(struct world *world) {
     DO(A, "drop 1");
     DO(A, "drained 4000");
     DO(A, "trim");
+    DO(B, "rebuild 2 10 %s", small);
     DO(A, "new 1 8388608 11");
     REDUCE(A, 1, false, again);
     REBUILD(B, 1, again);
@@ -130,17 +140,17 @@ static bool grow_and_trim(struct world *world) {
     return true;
 }
 
-static bool open_line(struct world *world) {
+static bool open_line(struct world *world, int from, int to) {
     char name[32];
     snprintf(name, sizeof name, "%d", (int)getpid());
-    DO(B, "listen %s", name);
-    DO(A, "connect %s", name);
-    DO(B, "accept");
+    DO(to, "listen %s", name);
+    DO(from, "connect %s", name);
+    DO(to, "accept");
     return true;
 }
 
 static bool message(struct world *world) {
-    if (!open_all(world, 2) || !open_line(world)) return false;
+    if (!open_all(world, 2) || !open_line(world, A, B)) return false;
     DO(A, "new 0 5000 10");
     DO(A, "send 0");
     DO(A, "drop 0");
@@ -153,12 +163,30 @@ static bool message(struct world *world) {
 
 /* The sender is gone before anybody reads: table and allocation wait in the socket. */
 static bool message_of_the_dead(struct world *world) {
-    if (!open_all(world, 2) || !open_line(world)) return false;
+    if (!open_all(world, 2) || !open_line(world, A, B)) return false;
     DO(A, "new 0 5000 10");
     DO(A, "send 0");
     DO(A, "quit");
     DO(B, "recv 0 10");
     DO(B, "check");
+    return true;
+}
+
+/* The exporter is gone; what its importer holds goes on to another, who never met the exporter. */
+static bool inheritance(struct world *world) {
+    char handle[HANDLE_BYTES], pinned[HANDLE_BYTES];
+    if (!open_all(world, 3) || !open_line(world, B, C)) return false;
+    DO(A, "new 0 5000 10");
+    REDUCE(A, 0, false, handle);
+    REBUILD(B, 0, handle);
+    DO(A, "quit");
+    DO(B, "rebuild 1 10 %s", handle);
+    REDUCE(B, 0, true, pinned);
+    DO(B, "send 0");
+    DO(B, "drop 0");
+    DO(B, "drop 1");
+    DO(C, "recv 0 10");
+    DO(C, "check");
     return true;
 }
 
@@ -171,6 +199,26 @@ static bool importer_forks(struct world *world) {
     DO(A, "drop 0");
     if (!ask_fork(world, B)) return false;
     DO(B, "drop 0");
+    /* An exporter that was slow to give a page for the child has B's page count for both, until B ends. */
+    DO(B, "quit");
+    DO(A, "drained 4000");
+    return true;
+}
+
+/* The exporter cannot give a page for the child in time, so the parent's page counts for both. */
+static bool family_forks(struct world *world) {
+    char handle[HANDLE_BYTES];
+    if (!open_all(world, 2)) return false;
+    DO(A, "new 0 5000 10");
+    REDUCE(A, 0, false, handle);
+    REBUILD(B, 0, handle);
+    DO(A, "drop 0");
+    bool has_stopped = world_pause(world, A);
+    bool has_forked = ask_fork(world, B);
+    if (has_stopped) world_go_on(world, A);
+    if (!has_forked) return false;
+    DO(B, "drop 0");
+    DO(B, "quit");
     DO(A, "drained 4000");
     return true;
 }
@@ -200,7 +248,9 @@ const struct scenario scenarios[] = {
     {"grow-and-trim", grow_and_trim, 2, false},
     {"message", message, 2, false},
     {"message-of-the-dead", message_of_the_dead, 2, false},
+    {"inheritance", inheritance, 3, false},
     {"importer-forks", importer_forks, 2, true},
+    {"family-forks", family_forks, 2, true},
     {"exporter-forks", exporter_forks, 2, true},
 };
 const unsigned n_scenarios = sizeof scenarios / sizeof scenarios[0];

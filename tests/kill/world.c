@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The director: asks actors, notices deaths and stops, and judges what the survivors say. It is no user of the library
- * itself. One world lives in one process of its own, whose LEND_TEST_RUN is its pid: memory.c then counts only what this
- * world's actors hold. */
+ * itself. One world lives in one process of its own, whose LEND_TEST_RUN is its pid: memory.c then counts only what
+ * this world's actors hold. */
 #include "world.h"
 
 #include "memory.h"
@@ -48,7 +48,8 @@ static void look_around(struct world *world) {
         struct role *role = &world->actor[i];
         role_send(role, "check");
         const char *line = role_line(role, (uint64_t)world->deadline_ms + EXTRA_MS);
-        if (!line || strcmp(line, "ok")) FAIL("while %s is stopped, %s checks itself: %s", actor_names[world->victim], role->name, line);
+        if (!line || strcmp(line, "ok"))
+            FAIL("while %s is stopped, %s checks itself: %s", actor_names[world->victim], role->name, line);
         if (!world->last[0]) continue;
         role_send(role, "probe %d %s", world->last_fill, world->last);
         line = role_line(role, (uint64_t)world->deadline_ms + EXTRA_MS);
@@ -86,7 +87,8 @@ static void mark_dead(struct world *world) {
 
 /* An actor's error is in order only when it tells, in one of the words for it, of a death that happened. */
 static void expect_death(struct world *world, int who, int code, const char *line) {
-    if (world->action != ACTION_KILL || !is_typed(code) || code == -EAGAIN || code == -ETIMEDOUT) FAIL("%s says: %s", actor_names[who], line);
+    if (world->action != ACTION_KILL || !is_typed(code) || code == -EAGAIN || code == -ETIMEDOUT)
+        FAIL("%s says: %s", actor_names[who], line);
     if (world->was_hit) return;
     struct role *victim = victim_of(world);
     if (!victim || who == world->victim) FAIL("%s says: %s", actor_names[who], line);
@@ -101,7 +103,8 @@ static void read_points(struct world *world, int who) {
         char label[96];
         unsigned count;
         if (!strcmp(line, "points end")) return;
-        if (sscanf(line, "point %95s %u", label, &count) == 2 && world->on_point) world->on_point(world, who, label, count);
+        if (sscanf(line, "point %95s %u", label, &count) == 2 && world->on_point)
+            world->on_point(world, who, label, count);
     }
     if (who != world->victim) FAIL("%s ended in the middle of its points", actor_names[who]);
 }
@@ -112,7 +115,8 @@ static bool is_childs(struct world *world, const char *line) {
     unsigned count;
     if (strncmp(line, "child ", 6)) return false;
     if (!strncmp(line, "child bad", 9)) FAIL("the forked child says: %s", line);
-    if (sscanf(line, "child point %95s %u", label, &count) == 2 && world->on_point) world->on_point(world, CHILD, label, count);
+    if (sscanf(line, "child point %95s %u", label, &count) == 2 && world->on_point)
+        world->on_point(world, CHILD, label, count);
     return true;
 }
 
@@ -124,7 +128,8 @@ static const char *ask_once(struct world *world, int who, const char *sent, bool
     while (line && is_childs(world, line));
     *ret_again = false;
     if (!line) {
-        if (who != world->victim || world->action != ACTION_KILL) FAIL("%s ended with %d at \"%.20s\"", actor_names[who], role_wait(&world->actor[who]), sent);
+        if (who != world->victim || world->action != ACTION_KILL)
+            FAIL("%s ended with %d at \"%.20s\"", actor_names[who], role_wait(&world->actor[who]), sent);
         mark_dead(world);
         return NULL;
     }
@@ -190,9 +195,22 @@ bool ask_rebuild(struct world *world, int who, int tensor, const char *handle) {
     return do_ask(world, who, "rebuild %d %d %s", tensor, 10 + tensor, handle);
 }
 
+bool world_pause(struct world *world, int who) {
+    struct role *role = &world->actor[who];
+    if (world->is_gone[who] || world->action == ACTION_STOP || kill(role->pid, SIGSTOP)) return false;
+    for (char state; (state = process_state(role->pid)) != 'T'; test_pause())
+        if (!state || state == 'Z') return false;
+    return true;
+}
+
+void world_go_on(struct world *world, int who) {
+    if (!world->is_gone[who]) kill(world->actor[who].pid, SIGCONT);
+}
+
 bool ask_fork(struct world *world, int who) {
-    const char *answer = world->victim == CHILD && world->action == ACTION_KILL ? ask(world, who, "forkat %s %u", world->label, world->nth)
-                                                                               : ask(world, who, "fork %d", world->on_point != NULL);
+    const char *answer = world->victim == CHILD && world->action == ACTION_KILL
+                             ? ask(world, who, "forkat %s %u", world->label, world->nth)
+                             : ask(world, who, "fork %d", world->on_point != NULL);
     if (!answer) return false;
     int status = atoi(answer);
     if (status == 128 + SIGKILL && world->victim == CHILD)
@@ -208,7 +226,8 @@ static void start(struct world *world, int who) {
     char at[128];
     const char *env[] = {at, NULL};
     struct role_opts opts = {.env = who == world->victim && world->action != ACTION_NONE ? env : NULL};
-    snprintf(at, sizeof at, "LEND_POINT_AT=%s %u %s", world->label, world->nth, world->action == ACTION_STOP ? "stop" : "kill");
+    snprintf(at, sizeof at, "LEND_POINT_AT=%s %u %s", world->label, world->nth,
+             world->action == ACTION_STOP ? "stop" : "kill");
     ROLE_START(&world->actor[who], &opts, "actor");
     world->is_started[who] = true;
 }
@@ -261,12 +280,14 @@ static void finish_survivors(struct world *world) {
     /* Importers let go first: what they held must come back to the exporter. */
     for (unsigned w = 0; w < 4; w++)
         for (int i = 0; i < N_ACTORS; i++)
-            if (world->is_started[i] && !world->is_gone[i] && !ask(world, i, "%s", words[w])) FAIL("%s came back empty", words[w]);
+            if (world->is_started[i] && !world->is_gone[i] && !ask(world, i, "%s", words[w]))
+                FAIL("%s came back empty", words[w]);
 }
 
 static void expect_nothing_left(void) {
     struct memory_count count = memory_count();
-    if (count.n_inodes) FAIL("%u shared memory files are left, of %llu bytes", count.n_inodes, (unsigned long long)count.bytes);
+    if (count.n_inodes)
+        FAIL("%u shared memory files are left, of %llu bytes", count.n_inodes, (unsigned long long)count.bytes);
 }
 
 void world_play(struct world *world, const struct scenario *scenario) {

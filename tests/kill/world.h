@@ -52,6 +52,9 @@ const char *ask(struct world *world, int who, const char *format, ...) __attribu
 bool do_ask(struct world *world, int who, const char *format, ...) __attribute__((format(printf, 3, 4)));
 bool ask_reduce(struct world *world, int who, int tensor, bool with_pin, char ret_handle[HANDLE_BYTES]);
 bool ask_rebuild(struct world *world, int who, int tensor, const char *handle);
+/* Stops an actor for a while, whoever is the victim; false where it is gone, or is to be stopped by its own point. */
+bool world_pause(struct world *world, int who);
+void world_go_on(struct world *world, int who);
 /* Forks the actor; the child checks what it inherited, gives it back and ends. */
 bool ask_fork(struct world *world, int who);
 

@@ -33,6 +33,7 @@ enum {
     ERROR_write = EPIPE,
     ERROR_pread = EIO,
     ERROR_unlink = EACCES,
+    ERROR_chmod = EPERM,
     ERROR_socket = EMFILE,
     ERROR_bind = EADDRINUSE,
     ERROR_listen = EADDRINUSE,

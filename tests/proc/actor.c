@@ -53,31 +53,51 @@ static struct lend_tensor **at(const char *index) {
 
 static void parse_option(const char *word) {
     unsigned long long value = strchr(word, '=') ? strtoull(strchr(word, '=') + 1, NULL, 10) : 0;
-    if (!strncmp(word, "deadline_ms=", 12)) opts.deadline_ns = (int64_t)value * 1000000;
-    else if (!strncmp(word, "pin_bytes=", 10)) opts.pin_bytes_max = value;
-    else if (!strncmp(word, "orphan_ms=", 10)) opts.pin_orphan_ns = value * 1000000;
-    else if (!strncmp(word, "limbo_bytes=", 12)) opts.limbo_bytes_max = value;
-    else if (!strncmp(word, "socket_dir=", 11)) opts.socket_dir = strdup(word + 11);
-    else if (!strcmp(word, "group")) opts.peers = LEND_PEERS_GROUP;
-    else if (!strcmp(word, "fork_drop")) opts.fork = LEND_FORK_DROP;
-    else if (!strcmp(word, "isolate")) pool_opts.flags |= LEND_POOL_ISOLATE;
-    else if (!strcmp(word, "read_only")) pool_opts.flags |= LEND_POOL_PEERS_READ_ONLY;
-    else if (!strncmp(word, "budget=", 7)) pool_opts.budget_bytes = value;
-    else if (!strcmp(word, "quiet")) me.is_quiet = true;
-    else FAIL("an actor knows no option %s", word);
+    if (!strncmp(word, "deadline_ms=", 12))
+        opts.deadline_ns = (int64_t)value * 1000000;
+    else if (!strncmp(word, "pin_bytes=", 10))
+        opts.pin_bytes_max = value;
+    else if (!strncmp(word, "orphan_ms=", 10))
+        opts.pin_orphan_ns = value * 1000000;
+    else if (!strncmp(word, "limbo_bytes=", 12))
+        opts.limbo_bytes_max = value;
+    else if (!strncmp(word, "socket_dir=", 11))
+        opts.socket_dir = strdup(word + 11);
+    else if (!strcmp(word, "group"))
+        opts.peers = LEND_PEERS_GROUP;
+    else if (!strcmp(word, "fork_drop"))
+        opts.fork = LEND_FORK_DROP;
+    else if (!strcmp(word, "isolate"))
+        pool_opts.flags |= LEND_POOL_ISOLATE;
+    else if (!strcmp(word, "read_only"))
+        pool_opts.flags |= LEND_POOL_PEERS_READ_ONLY;
+    else if (!strncmp(word, "budget=", 7))
+        pool_opts.budget_bytes = value;
+    else if (!strcmp(word, "quiet"))
+        me.is_quiet = true;
+    else
+        FAIL("an actor knows no option %s", word);
 }
 
 static struct lend_reduce_opts reduce_opts(char **words) {
     struct lend_reduce_opts o = {.size = sizeof o};
     for (; *words; words++) {
-        if (!strcmp(*words, "pin")) o.flags |= LEND_REDUCE_PIN;
-        else if (!strcmp(*words, "no_copy")) o.flags |= LEND_REDUCE_NO_COPY;
-        else if (!strcmp(*words, "read_only")) o.flags |= LEND_REDUCE_READ_ONLY;
-        else if (!strcmp(*words, "move")) o.mode = LEND_MODE_MOVE;
-        else if (!strcmp(*words, "snapshot")) o.mode = LEND_MODE_SNAPSHOT;
-        else if (!strncmp(*words, "ns=", 3)) o.pin_ns_max = strtoull(*words + 3, NULL, 10);
-        else if (!strncmp(*words, "ms=", 3)) o.deadline_ns = strtoll(*words + 3, NULL, 10) * 1000000;
-        else FAIL("no such reduce option: %s", *words);
+        if (!strcmp(*words, "pin"))
+            o.flags |= LEND_REDUCE_PIN;
+        else if (!strcmp(*words, "no_copy"))
+            o.flags |= LEND_REDUCE_NO_COPY;
+        else if (!strcmp(*words, "read_only"))
+            o.flags |= LEND_REDUCE_READ_ONLY;
+        else if (!strcmp(*words, "move"))
+            o.mode = LEND_MODE_MOVE;
+        else if (!strcmp(*words, "snapshot"))
+            o.mode = LEND_MODE_SNAPSHOT;
+        else if (!strncmp(*words, "ns=", 3))
+            o.pin_ns_max = strtoull(*words + 3, NULL, 10);
+        else if (!strncmp(*words, "ms=", 3))
+            o.deadline_ns = strtoll(*words + 3, NULL, 10) * 1000000;
+        else
+            FAIL("no such reduce option: %s", *words);
     }
     return o;
 }
@@ -85,10 +105,14 @@ static struct lend_reduce_opts reduce_opts(char **words) {
 static struct lend_rebuild_opts rebuild_opts(char **words) {
     struct lend_rebuild_opts o = {.size = sizeof o};
     for (; *words; words++) {
-        if (!strncmp(*words, "ms=", 3)) o.deadline_ns = strtoll(*words + 3, NULL, 10) * 1000000;
-        else if (!strcmp(*words, "writable")) o.flags |= LEND_REBUILD_WRITABLE;
-        else if (!strcmp(*words, "read_only")) o.flags |= LEND_REBUILD_READ_ONLY;
-        else FAIL("no such rebuild option: %s", *words);
+        if (!strncmp(*words, "ms=", 3))
+            o.deadline_ns = strtoll(*words + 3, NULL, 10) * 1000000;
+        else if (!strcmp(*words, "writable"))
+            o.flags |= LEND_REBUILD_WRITABLE;
+        else if (!strcmp(*words, "read_only"))
+            o.flags |= LEND_REBUILD_READ_ONLY;
+        else
+            FAIL("no such rebuild option: %s", *words);
     }
     return o;
 }
@@ -197,11 +221,16 @@ static void cmd_recv(char **words) {
 }
 
 static void cmd_count(char **words) {
-    if (!strcmp(words[1], "fds")) answer_int(count_fds());
-    else if (!strcmp(words[1], "lend_maps")) answer_int(count_lend_maps());
-    else if (!strcmp(words[1], "maps")) answer_int(count_maps());
-    else if (!strcmp(words[1], "limbo")) answer_int((long long)limbo_bytes(pool()));
-    else FAIL("no such count: %s", words[1]);
+    if (!strcmp(words[1], "fds"))
+        answer_int(count_fds());
+    else if (!strcmp(words[1], "lend_maps"))
+        answer_int(count_lend_maps());
+    else if (!strcmp(words[1], "maps"))
+        answer_int(count_maps());
+    else if (!strcmp(words[1], "limbo"))
+        answer_int((long long)limbo_bytes(pool()));
+    else
+        FAIL("no such count: %s", words[1]);
 }
 
 static void cmd_peers(char **words) {
@@ -284,12 +313,12 @@ static const struct {
     const char *name;
     void (*run)(char **words);
 } commands[] = {
-    {"new", cmd_new},       {"reduce", cmd_reduce}, {"rebuild", cmd_rebuild}, {"drop", cmd_drop},
-    {"byte", cmd_byte},     {"poke", cmd_poke},     {"filled", cmd_filled},   {"fill", cmd_fill},
-    {"describe", cmd_describe}, {"same", cmd_same}, {"info", cmd_info},       {"resize", cmd_resize},
-    {"cancel", cmd_cancel}, {"send", cmd_send},     {"recv", cmd_recv},       {"count", cmd_count},
-    {"peers", cmd_peers},   {"pins", cmd_pins},     {"limit_fds", cmd_limit_fds}, {"fork", cmd_fork},
-    {"wait", cmd_wait},     {"trim", cmd_trim},     {"offset", cmd_offset},
+    {"new", cmd_new},           {"reduce", cmd_reduce}, {"rebuild", cmd_rebuild},     {"drop", cmd_drop},
+    {"byte", cmd_byte},         {"poke", cmd_poke},     {"filled", cmd_filled},       {"fill", cmd_fill},
+    {"describe", cmd_describe}, {"same", cmd_same},     {"info", cmd_info},           {"resize", cmd_resize},
+    {"cancel", cmd_cancel},     {"send", cmd_send},     {"recv", cmd_recv},           {"count", cmd_count},
+    {"peers", cmd_peers},       {"pins", cmd_pins},     {"limit_fds", cmd_limit_fds}, {"fork", cmd_fork},
+    {"wait", cmd_wait},         {"trim", cmd_trim},     {"offset", cmd_offset},
 };
 
 static void run(char *line) {

@@ -40,7 +40,8 @@ uint64_t limbo_bytes(struct lend_pool *pool);
 void reduce_to(struct lend_tensor *tensor, const struct lend_reduce_opts *opts, int code, struct handle *ret);
 /* The text of reduce_to; static, one at a time. */
 const char *reduce_text(struct lend_tensor *tensor, const struct lend_reduce_opts *opts, int code);
-int rebuild_text(const char *text, const struct lend_rebuild_opts *opts, struct lend_tensor **ret, struct lend_error *error);
+int rebuild_text(const char *text, const struct lend_rebuild_opts *opts, struct lend_tensor **ret,
+                 struct lend_error *error);
 
 /* All of lend_tensor_info that must be equal on both sides, and a checksum of the elements; freed by the caller. */
 char *describe(struct lend_tensor *tensor);
@@ -52,8 +53,8 @@ bool is_filled(struct lend_tensor *tensor, int value);
 
 /* What this process has. */
 unsigned count_fds(void);
-unsigned count_maps(void);        /* lines of /proc/self/maps */
-unsigned count_lend_maps(void);   /* of these: memfds of lend */
+unsigned count_maps(void);      /* lines of /proc/self/maps */
+unsigned count_lend_maps(void); /* of these: memfds of lend */
 uint64_t resident_bytes(void);
 /* Is there a listening socket of this exporter in this network namespace? */
 bool has_socket(const uint8_t exporter_id[16]);

@@ -116,6 +116,7 @@ LEND_TEST(every_offset_finds_its_block) {
             uint64_t size = (random_bytes(&state, 23) + 63) & ~(uint64_t)63;
             if (lend__heap_take(&heap, size, 1, &held[at]) == 0) held[at] = NULL;
         }
+        if (i % 64 == 0) CHECK(lend__starts_agree(&allocation->starts, allocation->first, bytes));
         uint64_t off = random_next(&state) % bytes;
         struct lend__block *block = lend__starts_find(&allocation->starts, off);
         CHECK(block->off <= off && off - block->off < block->bytes);

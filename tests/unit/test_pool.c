@@ -316,7 +316,7 @@ static bool reclaim(void) {
 
 static void retire(struct lend__allocation *allocation) {
     CHECK_UINT(allocation->index, 3);
-    *(volatile uint8_t *)allocation->extent.base = 1; /* it is still mapped */
+    *(volatile uint8_t *)allocation->extent.base = 1;        /* it is still mapped */
     CHECK_UINT(stats_of(allocation->pool).n_allocations, 1); /* and no lock is held */
     n_retired++;
 }

@@ -62,9 +62,10 @@ LEND_TEST(many_ranges) {
     storages[0].n_refs = 1;
     for (unsigned i = 0; i < N; i++) {
         unsigned k = i * 7 % N; /* in no order */
-        regions[k] = (struct lend__region){
-            .base = (const uint8_t *)(uintptr_t)(0x10000 + 64 * k), .bytes = 64, .storage_at = storage_at,
-            .owner = &storages[0]};
+        regions[k] = (struct lend__region){.base = (const uint8_t *)(uintptr_t)(0x10000 + 64 * k),
+                                           .bytes = 64,
+                                           .storage_at = storage_at,
+                                           .owner = &storages[0]};
         CHECK_CODE(lend__region_add(&regions[k]), 0);
     }
     for (unsigned k = 0; k < N; k++) {

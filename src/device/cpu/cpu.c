@@ -43,8 +43,8 @@ static int fail_reserve(int code, const char *call, uint64_t asked, uint64_t don
     if (code != -ENOMEM && code != -ENOSPC && code != -EFAULT)
         return lend__fail_sys(error, code, call, call, "an allocation");
     return lend__fail_bytes(error, -ENOMEM, call, asked, done,
-                            "no memory for %llu bytes: the kernel gave %llu; ask for less",
-                            (unsigned long long)asked, (unsigned long long)done);
+                            "no memory for %llu bytes: the kernel gave %llu; ask for less", (unsigned long long)asked,
+                            (unsigned long long)done);
 }
 
 /* Gives every byte a page. `is_first_touched`: by faults through the mapping, which alone obey its policy and its
@@ -134,8 +134,7 @@ static int object_new(const struct lend__allocation_request *request, uint64_t h
     return 0;
 }
 
-static int cpu_new(const struct lend__allocation_request *request, struct lend__extent *ret,
-                   struct lend_error *error) {
+static int cpu_new(const struct lend__allocation_request *request, struct lend__extent *ret, struct lend_error *error) {
     int r = lend__cpu_file_check(request->bytes, "ftruncate", error);
     if (r < 0) return r;
     if (request->huge_pages == LEND_HUGE_HUGETLB) {

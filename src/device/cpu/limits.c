@@ -25,8 +25,8 @@ static void narrow(struct lend__cpu_room *room, uint64_t bytes, const char *kind
     int n = snprintf(room->limit, sizeof room->limit, "%s%s", kind, name);
     /* Of a long group name the end says more than the beginning. */
     if (n >= (int)sizeof room->limit) {
-        size_t left = sizeof room->limit - strlen(kind) - 4;
-        snprintf(room->limit, sizeof room->limit, "%s...%s", kind, name + strlen(name) - left);
+        size_t left = sizeof room->limit - strlen(kind) - 4, length = strlen(name);
+        snprintf(room->limit, sizeof room->limit, "%s...%s", kind, name + (length > left ? length - left : 0));
     }
 }
 

@@ -41,7 +41,8 @@ int lend__cpu_numa_bind(void *base, uint64_t bytes, uint32_t mode, uint64_t node
     long r = lend__sys.mbind(base, bytes, kernel, mask, N_NODES_MAX + 1, 0);
     if (r == 0) return 0;
     if (r == -EINVAL)
-        return lend__fail(error, -EINVAL, "mbind", "NUMA nodes 0x%llx: the machine has no such node, or no memory on it",
+        return lend__fail(error, -EINVAL, "mbind",
+                          "NUMA nodes 0x%llx: the machine has no such node, or no memory on it",
                           (unsigned long long)nodes);
     if (r == -ENOSYS || r == -EPERM) {
         lend__fail_sys(error, (int)r, "mbind", "mbind", "a NUMA policy");
