@@ -37,7 +37,7 @@ uint64_t now_ns(void);
 /* Does the operation n times. */
 typedef void (*round_fn)(void *arg, uint64_t n);
 
-/* Rounds of `ours` and `floor` in turn, each of about 2 ms, at most n_max operations long; both share `arg`. floor NULL:
+/* Rounds of `ours` and `floor` in turn, each of about 1 ms, at most n_max operations long; both share `arg`. floor NULL:
  * none. Writes ours and floor into the result. */
 void measure(struct result *result, round_fn ours, round_fn floor, void *arg, uint64_t n_max);
 
@@ -68,6 +68,9 @@ void floor_rebuild(void *arg, uint64_t n);
 void floor_mutex(void *arg, uint64_t n);
 /* malloc + free of *arg (uint64_t) bytes. */
 void floor_malloc(void *arg, uint64_t n);
+/* 250 turns of seven instructions that wait for nothing. Twice the usual time means that the processor is a hyperthread
+ * whose core is shared at the moment: paths of many instructions then take twice as long, too, and latencies do not. */
+void floor_instructions(void *arg, uint64_t n);
 /* Cost of a load that depends on the one before, at a random line of `bytes` of shared memory in small pages. */
 struct figure floor_miss(uint64_t bytes);
 

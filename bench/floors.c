@@ -44,6 +44,18 @@ void floor_malloc(void *arg, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) allocate_and_free(*bytes);
 }
 
+void floor_instructions(void *arg, uint64_t n) {
+    (void)arg;
+    uint64_t a = 1, b = 2, c = 3, d = 4;
+    for (uint64_t i = 0; i < 250 * n; i++) {
+        a += i;
+        b += i;
+        c += i;
+        d += i;
+        __asm__ volatile("" : "+r"(a), "+r"(b), "+r"(c), "+r"(d));
+    }
+}
+
 /* --- dependent loads ------------------------------------------------------------------------------------------------- */
 
 struct line {

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define ROUND_NS 2000000.0
-#define N_ROUNDS 31
+#define ROUND_NS 1000000.0
+#define N_ROUNDS 61
 
 uint64_t now_ns(void) {
     struct timespec t;
@@ -44,7 +44,7 @@ struct figure figure_of(double *samples, size_t n) {
 
 void measure(struct result *result, round_fn ours, round_fn floor, void *arg, uint64_t n_max) {
     double ours_ns[N_ROUNDS], floor_ns[N_ROUNDS];
-    int n_rounds = is_quick ? 7 : N_ROUNDS;
+    int n_rounds = is_quick ? 15 : N_ROUNDS;
     uint64_t n = calibrate(ours, arg, n_max), n_floor = floor ? calibrate(floor, arg, n_max) : 0;
     for (int i = 0; i < n_rounds; i++) {
         ours_ns[i] = round_ns(ours, arg, n);

@@ -83,9 +83,12 @@ static void sizes(const struct peer *peer) {
         report(&r);
         free(loop.records);
     }
-    struct result r = {.group = GROUP_SIZE, .name = "(beside: mutex lock + unlock; a rebuild + release has two)"};
-    measure(&r, floor_mutex, NULL, NULL, UINT64_MAX);
-    report(&r);
+    struct result mutex = {.group = GROUP_SIZE, .name = "(beside: mutex lock + unlock; there are two in it)"};
+    measure(&mutex, floor_mutex, NULL, NULL, UINT64_MAX);
+    report(&mutex);
+    struct result core = {.group = GROUP_SIZE, .name = "(beside: a core-bound loop of 1,750 instructions)"};
+    measure(&core, floor_instructions, NULL, NULL, UINT64_MAX);
+    report(&core);
 }
 
 /* The misses of a random handle: the slot (32 bytes), our count (4 bytes), the pointer to the storage (8 bytes). */
@@ -154,6 +157,20 @@ static void reduces(void) {
     lend_pool_unref(pool);
 }
 
+/* With a second thread (the service, from the first reduce on) libc's mutexes and allocator use locked instructions. */
+static void threaded(const struct peer *peer) {
+    struct loop loop = {.n_records = 1};
+    loop.records = peer_records(peer, PEER_MAKE, 1, 64, &loop.handle_bytes);
+    struct result r = {.group = GROUP_MORE, .name = "rebuild + release in a process of several threads", .floor_name = FLOOR,
+                       .aim_kind = AIM_VALUE, .aim = 150};
+    measure(&r, rebuild_round, floor_rebuild, &loop, UINT64_MAX);
+    report(&r);
+    free(loop.records);
+    struct result m = {.group = GROUP_MORE, .name = "(beside: mutex lock + unlock there)"};
+    measure(&m, floor_mutex, NULL, NULL, UINT64_MAX);
+    report(&m);
+}
+
 /* Each handle is used once; the exporter acknowledges the tokens meanwhile. */
 static void pinned(const struct peer *peer) {
     enum { N = 4096, N_ROUNDS = 15 };
@@ -182,6 +199,7 @@ void bench_rebuild(void) {
     if (!is_quick) live(&peer, 1000000, "10^6");
     joins(&peer);
     reduces();
+    threaded(&peer);
     pinned(&peer);
     peer_end(&peer);
     must(lend_close(&error), &error, "lend_close");

@@ -42,8 +42,8 @@ def cases(mode):
 
 
 def command(words, folder, seconds):
-    return subprocess.run(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                          timeout=seconds, check=False).stdout
+    return subprocess.run(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors="replace", timeout=seconds, check=False).stdout
 
 
 def verdict(text, outcome):
@@ -54,7 +54,8 @@ def verdict(text, outcome):
             return error[1]
         if not re.search(r"errors: 0\b", text):
             return "no result"
-        return "the search was not complete" if "Search not completed" in text or "truncated" in text else ""
+        is_complete = "Search not completed" not in text and "truncated" not in text
+        return "" if is_complete else "the search was not complete"
     if not error:
         return "no error was found"
     return "" if re.search(ASSERTION[outcome], error[1]) else "another error: " + error[1]
@@ -66,11 +67,13 @@ def check(case, mode):
     with tempfile.TemporaryDirectory(prefix="lend-model-") as folder:
         made = command(["spin", "-a", *("-D" + flag for flag in flags), f"{HERE}/{model}.pml"], folder, 60)
         # A small search is over before an optimiser would be.
-        made += command(["gcc", "-w", "-O2" if mode == "full" else "-O0", "-DSAFETY", "-DCOLLAPSE", "-o", "pan", "pan.c"], folder, 300)
+        optimiser = "-O2" if mode == "full" else "-O0"
+        made += command(["gcc", "-w", optimiser, "-DSAFETY", "-DCOLLAPSE", "-o", "pan", "pan.c"], folder, 300)
         if not os.path.exists(f"{folder}/pan"):
             return case, "spin or gcc failed: " + made.strip(), "", 0.0
         try:
-            text = command(["./pan", "-m10000000" if mode == "full" else "-m100000", "-w26" if mode == "full" else "-w20"], folder,
+            bounds = ["-m10000000", "-w26"] if mode == "full" else ["-m100000", "-w20"]
+            text = command(["./pan", *bounds], folder,
                            SECONDS[mode] * int(os.environ.get("LEND_TEST_SCALE", "1")))
         except subprocess.TimeoutExpired:
             return case, "out of time", "", time.monotonic() - start
@@ -88,17 +91,19 @@ def main():
         print("1..0 # SKIP no " + " and no ".join(missing) + " here")
         return 0
     listed = list(cases(mode))
-    print(f"1..{len(listed)}" if mode == "small" else f"{'model':7}{'flags':44}{'must':14}{'states':>14}{'s':>8}  result", flush=True)
+    head = f"{'model':7}{'flags':44}{'must':14}{'states':>14}{'s':>8}  result"
+    print(head if mode == "full" else f"1..{len(listed)}", flush=True)
     n_failed = 0
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         for number, (case, why, states, seconds) in enumerate(pool.map(lambda case: check(case, mode), listed), 1):
             model, outcome, flags = case
             n_failed += bool(why)
             if mode == "full":
-                print(f"{model:7}{' '.join(flags):44}{outcome:14}{states:>14}{seconds:8.1f}  {'FAILED: ' + why if why else 'as it must'}",
-                      flush=True)
+                result = "FAILED: " + why if why else "as it must"
+                print(f"{model:7}{' '.join(flags):44}{outcome:14}{states:>14}{seconds:8.1f}  {result}", flush=True)
                 continue
-            print(f"{'not ok' if why else 'ok'} {number} - {model} {' '.join(flags)}: {outcome}".replace(" :", ":"), flush=True)
+            name = " ".join([model, *flags])
+            print(f"{'not ok' if why else 'ok'} {number} - {name}: {outcome}", flush=True)
             for line in why.splitlines():
                 print(f"#   {line}", flush=True)
     if mode == "full":

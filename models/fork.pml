@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Fork of an importer P that holds a lease of exporter E; child K, grandchild G (src/share/fork.c).
- * P asks E for a spare page (F1), copies its count into it (F2), looks at the word (F3), and forks; afterwards each side
- * unmaps the other's page. Without a spare in time, P's own page counts for both, is kept mapped by the child, and is
- * never lowered by it (F4, "family"). A family child holds what it takes later on a page of its own; when it forks
+ * P asks E for a spare page (F1), copies its count into it (F2), looks at the word (F3), and forks; afterwards each
+ * side unmaps the other's page. Without a spare in time, P's own page counts for both, is kept mapped by the child, and
+ * is never lowered by it (F4, "family"). A family child holds what it takes later on a page of its own; when it forks
  * without a spare, its child keeps both pages mapped. A page lives while any process maps it. Everybody may die at any
- * step. Sequentially consistent. Without flags no error is found. Each of these takes one rule away and must give an error:
+ * step. Sequentially consistent. Without flags no error is found. Each of these takes one rule away and must give an
+ * error:
  *   -DNOCHECK      F3: the copy is not followed by a look at the word
  *   -DMAILED       F1: the child's page is made by P and mailed: E counts it when it reads the mail
  *   -DCOPYLATE     F2: the child copies the counts itself

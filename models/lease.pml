@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The lease: one slot, its exporter E, NI importers, TSO store buffers for the word and for every page's count.
  * Labels (L1, L2, ...) are those of the code: src/share/lease.h, ledger.c, page.c; docs/memory-model.md has them all.
- * Wrong bytes are asserted by the importers (the block still has the generation of the lease), "stuck" by E when nothing
- * can move any more. Without flags no error is found. Each of these takes one rule away and must give an error:
+ * Wrong bytes are asserted by the importers (the block still has the generation of the lease), "stuck" by E when
+ * nothing can move any more. Without flags no error is found. Each of these takes one rule away and must give an error:
  *   -DNOFENCE_E      L5 is not sequentially consistent: the pages are read before "closing" is seen by others
  *   -DNOFENCE_I      L1 is not: the word is read before the count is seen by others
  *   -DSCANFIRST      L6 before L5: the pages are read, then the word says closing
@@ -90,7 +90,8 @@ end: do
 #ifdef NODEATHRETRY
 #define DROP(i) atomic { dead[i] && live[i] && len(ib[i]) == 0 -> live[i] = false }
 #else
-#define DROP(i) atomic { dead[i] && live[i] && len(ib[i]) == 0 -> live[i] = false; if :: limbo -> try = true :: else fi }
+#define DROP(i) atomic { dead[i] && live[i] && len(ib[i]) == 0 -> \
+        live[i] = false; if :: limbo -> try = true :: else fi }
 #endif
 /* L9: the tick (or a pool that would grow) drains the rings; only a slot in limbo is tried. */
 #define DRAIN(i) atomic { ring[i] -> ring[i] = false; if :: limbo -> try = true :: else fi }

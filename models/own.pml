@@ -3,9 +3,10 @@
  * such a storage, so T needs no lock: it reads a count of 1 and the function that ends it, lowers the count, and frees
  * the block. The prepare handler (thread F, under the ledger's lock) meanwhile lends the storage (F5): it gets a slot,
  * another function that ends it, and a count in the child's page. Child K then uses the block.
- * Without flags no error is found. Each of these takes one rule away and must give an error (reused block seen):
+ * Without flags no error is found. Each of these takes one rule away and must give an error (a reused block is
+ * seen):
  *   -DNOREF   F5: prepare holds no reference of its own while it lends the storage
- *   -DNOBIT   the count does not say "lent", so T, who has read 1 and "not lent", cannot tell that 1 from an earlier one
+ *   -DNOBIT   the count does not say "lent", so T, who has read "1, not lent", cannot tell a later 1 from that one
  *   -DNOLEND  F5: the storage is not lent before the fork: nothing counts for the child */
 byte n = 1;           /* the storage's references */
 bool lent_bit = false; /* of the same word */
@@ -17,7 +18,12 @@ bool pageK = false, Kborn = false, Kdead = false;
 #define UNLOCK ledger = false
 
 /* Reuse, under the ledger lock: L5 to L8 in one step; lease.pml has them apart. */
-#define TRY d_step { if :: !lent || n > 0 || reused :: lent && n == 0 && pageK && hk > 0 -> limbo = true :: else -> reused = true; limbo = false fi }
+#define TRY d_step { \
+        if \
+        :: !lent || n > 0 || reused \
+        :: lent && n == 0 && !reused && pageK && hk > 0 -> limbo = true \
+        :: else -> reused = true; limbo = false \
+        fi }
 
 active proctype T() {
     bool was_lent, is_last;

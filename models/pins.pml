@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Pins of a forwarder. Exporter A has lent a storage; importer B holds it, asks A for two pins (h0, h1) by message,
- * gives its lease back and sends the handles on; B may die at any step, before and after the answer. C rebuilds h0 twice
- * and may die; D rebuilds h1 once, later. All pins stand in A's ledger (P1, P6); what a dead forwarder asked for gets an
- * end when its page is dropped (D3), never before. The cell's own steps are in cell.pml.
+ * gives its lease back and sends the handles on; B may die at any step, before and after the answer. C rebuilds h0
+ * twice and may die; D rebuilds h1 once, later. All pins stand in A's ledger (P1, P6); what a dead forwarder asked for
+ * gets an end when its page is dropped (D3), never before. The cell's own steps are in cell.pml.
  * Sequentially consistent: orders are checked here, fences in lease.pml. Without flags no error is found. Each of these
  * takes one rule away and must give an error:
  *   -DCOUNTER       a pin is a bare count: consumption says "one less"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* The ring of announcements (L4 writes, L9 reads): overwritten, never waited for; the reader's tail is private. Every
- * announcement must be handled, by itself or by "try all of limbo". Without flags no error is found; each of these takes
- * one rule away and must give an error:
- *   -DOVERRUNLATE L9 takes head - tail > N for an overrun (not >=): an entry half overwritten is read
- *   -DNOREREAD   L9 does not read the head again after it has copied the entry
- *   -DHEADFIRST  L4 publishes the head before the entry
+ * announcement must be handled, by itself or by "try all of limbo". Without flags no error is found; each of these
+ * takes one rule away and must give an error:
+ *   -DOVERRUNLATE L9 takes head - tail > N for an overrun (not >=): an overwritten entry is read
+ *   -DNOREREAD    L9 does not read the head again after it has copied the entry
+ *   -DHEADFIRST   L4 publishes the head before the entry
  * Bound: -DMAXV=n announcements (9). */
 #define N 4
 #ifndef MAXV
@@ -45,7 +45,8 @@ active proctype R() {
 #else
         :: h - t >= N ->
 #endif
-            d_step { x = t; do :: x < h -> got[x] = true; x++ :: else -> break od; t = h } /* up to head: all of limbo */
+            /* Everything up to the head: all of limbo is tried. */
+            d_step { x = t; do :: x < h -> got[x] = true; x++ :: else -> break od; t = h }
         :: else ->
             assert(x == t + 1);
             got[x - 1] = true;

@@ -257,7 +257,7 @@ int lend__ledger_lend_locked(struct lend__storage *storage, const char *operatio
     storage->slot = slot;
     storage->slot_gen = mine->gen;
     storage->is_shared = true;
-    storage->last_unref = last_unref_lent;
+    lend__store_relaxed(&storage->last_unref, last_unref_lent);
     lend__or_seq_cst(&storage->n_refs, LEND__REFS_LENT); /* pairs with lend__storage_last_unref_private */
     LEDGER->n_lent++;
     LEDGER->lent_bytes += storage->bytes;

@@ -32,21 +32,22 @@ void lend__mapping_set_region(struct lend__mapping *mapping) {
                                             .owner = mapping};
 }
 
-int lend__mapping_new(struct lend__peer *peer, int fd, uint32_t index, uint32_t gen, uint64_t fd_offset, uint64_t bytes,
-                      bool is_read_only, struct lend__mapping **ret, struct lend_error *error) {
+int lend__mapping_new(const struct lend__mapping_request *request, int *fd, struct lend__mapping **ret,
+                      struct lend_error *error) {
     const struct lend__device_ops *device = lend__device_get(kDLCPU);
     struct lend__mapping *mapping = lend__zalloc(sizeof *mapping);
     if (!mapping) return lend__fail(error, -ENOMEM, "lend_rebuild", "no memory for the record of a mapping");
-    int r = device->allocation_import(fd, fd_offset, bytes, is_read_only, &mapping->extent, error);
+    int r = device->allocation_import(*fd, request->fd_offset, request->bytes, request->is_read_only, &mapping->extent, error);
     if (r < 0) {
         free(mapping);
         return r;
     }
+    *fd = -1; /* the extent's, from here on */
     LEND_POINT("C6.allocation-mapped");
     mapping->device = device;
-    mapping->peer = peer;
-    mapping->index = index;
-    mapping->gen = gen;
+    mapping->peer = request->peer;
+    mapping->index = request->index;
+    mapping->gen = request->gen;
     mapping->is_given = true;
     lend__mapping_set_region(mapping);
     r = lend__region_add(&mapping->region);

@@ -24,10 +24,19 @@ struct lend__mapping {
     struct lend__mapping *next; /* on its way out (mapping_release) */
 };
 
-/* Maps what a peer sent. fd is consumed on success. No lend lock may be held (the region lock is outermost).
+/* What is to be mapped, as the exporter's table says. */
+struct lend__mapping_request {
+    struct lend__peer *peer;
+    uint32_t index, gen;
+    uint64_t fd_offset, bytes;
+    bool is_read_only;
+};
+
+/* Maps what a peer sent. *fd is consumed (and -1) on success. No lend lock may be held but the context's (the region
+ * lock comes before all others).
  * Return: 0, -EBADMSG (not what was said), -EACCES, -ENOMEM, -ENODEV. */
-int lend__mapping_new(struct lend__peer *peer, int fd, uint32_t index, uint32_t gen, uint64_t fd_offset, uint64_t bytes,
-                      bool is_read_only, struct lend__mapping **ret, struct lend_error *error);
+int lend__mapping_new(const struct lend__mapping_request *request, int *fd, struct lend__mapping **ret,
+                      struct lend_error *error);
 
 /* Fills the region of a mapping that takes over what is registered already (fork.c). */
 void lend__mapping_set_region(struct lend__mapping *mapping);

@@ -130,7 +130,9 @@ void lend__peer_release(struct lend__peer *peer) {
 void lend__storage_last_unref_imported(struct lend__storage *storage) {
     struct lend__peer *peer = storage->peer;
     lend__import_lock();
-    if (!lend__storage_lower(storage)) {
+    /* References are added by holders, and by finders under this lock: a count of 1 is ours alone and needs no locked
+     * instruction. */
+    if (lend__storage_refs(storage) != 1 && !lend__storage_lower(storage)) {
         lend__import_unlock();
         return;
     }

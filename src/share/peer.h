@@ -110,19 +110,6 @@ struct lend__mapping *lend__peer_sweep_retired(struct lend__peer *peer);
  * Return: 0; -EOWNERDEAD; -ESTALE; -ETIMEDOUT; -EPERM; -EPROTONOSUPPORT; -EMFILE; -EREMOTE; -EBADMSG; -ENOMEM... */
 int lend__contact(struct lend__peer *peer, const struct lend__wire *wire, uint64_t deadline, struct lend_error *error);
 
-/* What came back: descriptors belong to the caller; a page is mapped already (peer->pending_page), under the same hold
- * of the import lock under which its descriptor arrived, so that no fork can inherit the open file. */
-struct lend__answer {
-    struct lend__control_reply reply;
-    int table_fd, allocation_fd; /* -1: none */
-};
-void lend__answer_drop(struct lend__peer *peer, struct lend__answer *answer);
-
-/* One round trip on the peer's connection, which exists or is made. The caller holds the call slot (begin_call), no
- * lock, and a user. reply.code is returned when it is negative, with a sentence. */
-int lend__peer_call(struct lend__peer *peer, struct lend__control_request *request, struct lend__answer *ret,
-                    uint64_t deadline, const char *operation, struct lend_error *error);
-
 /* Asks the exporter to drain our page; does not wait, and may be lost. Locked or not. */
 void lend__peer_kick(struct lend__peer *peer);
 

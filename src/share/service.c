@@ -80,7 +80,7 @@ static bool is_admitted(uint32_t uid) {
     return lend__context.peers == LEND_PEERS_GROUP && lend__context.socket_dir[0];
 }
 
-static int adopt_connection(int fd) {
+static int adopt_connection(int fd, struct lend__connection **ret) {
     uint32_t uid = 0, pid = 0;
     int r = lend__control_credentials(fd, &uid, &pid);
     if (r < 0) return r;
@@ -98,6 +98,7 @@ static int adopt_connection(int fd) {
     connection->next = service.connections;
     service.connections = connection;
     lend__ledger_unlock();
+    *ret = connection;
     return 0;
 }
 
@@ -112,6 +113,16 @@ static void refuse_for_descriptors(void) {
     service.reserve_fd = (int)lend__sys.open("/dev/null", O_RDONLY);
 }
 
+/* One message; a peer that has more is met again by the level-triggered epoll, after the others. */
+static void serve(struct lend__connection *connection) {
+    uint8_t message[sizeof(struct lend__control_request)];
+    struct lend__control_fds fds;
+    int n = lend__control_recv(connection->fd, message, sizeof message, &fds);
+    if (n == -EAGAIN) return;
+    lend__control_drop_fds(&fds); /* no request carries any */
+    if (n <= 0 || !lend__request_handle(connection, message, (size_t)n)) close_connection(connection);
+}
+
 static void accept_all(void) {
     for (;;) {
         int fd = (int)lend__sys.accept(service.listen_fd);
@@ -121,22 +132,15 @@ static void accept_all(void) {
         }
         if (fd < 0) return;
         LEND_POINT("C1.accepted");
-        int r = adopt_connection(fd);
+        struct lend__connection *connection = NULL;
+        int r = adopt_connection(fd, &connection);
         if (r < 0) {
             lend__request_refuse(fd, r);
             lend__fd_close(&fd);
+        } else {
+            serve(connection); /* hello has usually come by now: the first contact need not wait for another round */
         }
     }
-}
-
-/* One message; a peer that has more is met again by the level-triggered epoll, after the others. */
-static void serve(struct lend__connection *connection) {
-    uint8_t message[sizeof(struct lend__control_request)];
-    struct lend__control_fds fds;
-    int n = lend__control_recv(connection->fd, message, sizeof message, &fds);
-    if (n == -EAGAIN) return;
-    lend__control_drop_fds(&fds); /* no request carries any */
-    if (n <= 0 || !lend__request_handle(connection, message, (size_t)n)) close_connection(connection);
 }
 
 /* --- the tick ----------------------------------------------------------------------------------------------------- */

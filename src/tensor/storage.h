@@ -24,8 +24,8 @@ enum lend__storage_kind {
     LEND__STORAGE_DROPPED = 4   /* a forked child under LEND_FORK_DROP: the memory is gone */
 };
 
-/* Set in n_refs for good when a storage gets its slot. Who has read "one reference, not lent" ends the storage without a
- * lock, and can so tell that it has been lent in between (by a fork of another thread; models/own.pml). */
+/* Set in n_refs for good when a storage gets its slot. Who has read "one reference, not lent" ends the storage without
+ * a lock, and can so tell that it has been lent in between (by a fork of another thread; models/own.pml). */
 #define LEND__REFS_LENT 0x80000000u
 
 struct lend__storage {

@@ -33,7 +33,7 @@ const char *__asan_default_options(void) {
 }
 
 const char *__tsan_default_options(void) {
-    return "allocator_may_return_null=1:halt_on_error=1:die_after_fork=0";
+    return "allocator_may_return_null=1:halt_on_error=1";
 }
 
 const char *__ubsan_default_options(void) {

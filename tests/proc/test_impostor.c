@@ -315,3 +315,31 @@ LEND_TEST(one_that_tells_the_truth_is_believed) {
     lend_tensor_unref(tensor);
     close_all(pool);
 }
+
+/* Refused with the request still unread: the kernel says "reset" before it hands out what was sent, and the reason must
+ * not be lost over that. */
+LEND_TEST(a_refusal_is_heard_although_the_connection_was_reset) {
+    struct lend_pool *pool;
+    struct lend_tensor *tensor;
+    struct handle model;
+    struct role r;
+    struct impostor me;
+    begin(&pool, &tensor, &model);
+    actor_start(&r, NULL, NULL);
+    make(&me, TRUTH);
+    role_send(&r, "rebuild 0 %s ms=4000", forge(&me, &model));
+    int fd = accept4(me.listener, NULL, NULL, SOCK_CLOEXEC);
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    CHECK_INT(poll(&p, 1, 5000), 1);
+    struct lend__control_reply reply = {
+        .magic = LEND__CONTROL_MAGIC, .type = LEND__CONTROL_HELLO, .bytes = sizeof reply, .code = -EMFILE, .limit = 77};
+    send_with(fd, &reply, sizeof reply, NULL, 0);
+    close(fd);
+    const char *line = role_line(&r, 10000);
+    CHECK(line && !strncmp(line, "error -24 ", 10));
+    CHECK_CONTAINS(line, "limit of 77 ");
+    role_end(&r);
+    unmake(&me, TRUTH);
+    lend_tensor_unref(tensor);
+    close_all(pool);
+}

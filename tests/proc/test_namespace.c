@@ -56,7 +56,7 @@ LEND_ROLE(knocker) {
         (void)send(fd, &hello, sizeof hello, MSG_NOSIGNAL);
         struct pollfd p = {.fd = fd, .events = POLLIN};
         struct lend__control_fds fds = {.n = 0};
-        if (poll(&p, 1, 3000) > 0) (void)lend__control_recv(fd, &reply, sizeof reply, &fds);
+        if (poll(&p, 1, 9000) > 0) (void)lend__control_recv(fd, &reply, sizeof reply, &fds);
         role_say("code %d descriptors %u", reply.code, fds.n);
         lend__control_drop_fds(&fds);
     }
