@@ -16,8 +16,8 @@ struct figure {
 
 enum aim_kind {
     AIM_NONE = 0,
-    AIM_VALUE = 1,       /* best <= aim */
-    AIM_RATIO = 2        /* best / floor.best <= aim */
+    AIM_VALUE = 1, /* best <= aim */
+    AIM_RATIO = 2  /* best / floor.best <= aim */
 };
 
 struct result {
@@ -51,8 +51,8 @@ void report_note(const char *text);
 /* Prints the legend and, with a path, writes everything as JSON. */
 void report_end(const char *json_path);
 /* Ends the program with a sentence when ok is false. */
-#define MUST(ok, ...) \
-    do {              \
+#define MUST(ok, ...)                                    \
+    do {                                                 \
         if (!(ok)) die(__FILE__, __LINE__, __VA_ARGS__); \
     } while (0)
 void die(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4), noreturn));

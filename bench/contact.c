@@ -83,8 +83,11 @@ void bench_contact(void) {
     }
     raw_server_stop(name);
     peer_end(&raw);
-    struct result r = {.group = GROUP, .name = "first lend_rebuild", .floor_name = "connect, SCM_RIGHTS x3, mmap x3",
-                       .aim_kind = AIM_RATIO, .aim = 3};
+    struct result r = {.group = GROUP,
+                       .name = "first lend_rebuild",
+                       .floor_name = "connect, SCM_RIGHTS x3, mmap x3",
+                       .aim_kind = AIM_RATIO,
+                       .aim = 3};
     r.ours = figure_of(firsts, N_SAMPLES);
     r.floor = figure_of(floors, N_SAMPLES);
     report(&r);

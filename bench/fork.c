@@ -3,11 +3,11 @@
  * while many importers have a page. */
 #include "bench.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <signal.h>
 #include <unistd.h>
 
 #define GROUP_FORK "fork() of an importer, as its parent sees it"

@@ -61,7 +61,8 @@ static void echo_round(void *arg, uint64_t n) {
 static void messages(struct side *side, struct lend_pool *pool) {
     side->tensor = tensor_of(pool, 64);
     for (int i = 0; i < 2; i++) MUST((side->fds[i] = memfd_create("lend-bench", MFD_CLOEXEC)) >= 0, "memfd");
-    struct result r = {.group = GROUP, .name = "lend_send, lend_recv, release, one answer back",
+    struct result r = {.group = GROUP,
+                       .name = "lend_send, lend_recv, release, one answer back",
                        .floor_name = "sendmsg with 2 descriptors, recvmsg, close x2, answer"};
     measure(&r, send_round, raw_send_round, side, 200);
     report(&r);
@@ -76,7 +77,8 @@ static void forwarded_pin(struct side *side) {
     struct record *record = peer_records(&side->peer, PEER_MAKE, 1, 64, &bytes);
     must(lend_rebuild(record->bytes, bytes, NULL, &side->tensor, &error), &error, "lend_rebuild");
     free(record);
-    struct result r = {.group = GROUP, .name = "pin another's tensor, and cancel (2 round trips)",
+    struct result r = {.group = GROUP,
+                       .name = "pin another's tensor, and cancel (2 round trips)",
                        .floor_name = "two socket round trips"};
     measure(&r, pin_round, NULL, side, 200);
     lend_tensor_unref(side->tensor);
@@ -135,12 +137,14 @@ static void large(struct side *side, struct lend_pool *pool) {
         faults[i] = (double)l.faults;
         floor[i] = copy_large(target, source);
     }
-    struct result r = {.group = GROUP, .name = "64 MiB: made, written, sent, read there, dropped",
+    struct result r = {.group = GROUP,
+                       .name = "64 MiB: made, written, sent, read there, dropped",
                        .floor_name = "memcpy and read in one process"};
     r.ours = figure_of(ours, N);
     r.floor = figure_of(floor, N);
     report(&r);
-    struct result f = {.group = GROUP, .name = "  page faults of the writer in it", .unit = "faults", .aim_kind = AIM_VALUE};
+    struct result f = {
+        .group = GROUP, .name = "  page faults of the writer in it", .unit = "faults", .aim_kind = AIM_VALUE};
     f.ours = figure_of(faults, N);
     report(&f);
     free(source);

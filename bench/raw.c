@@ -21,7 +21,9 @@ union control {
 void raw_send(int fd, const void *bytes, size_t n, const int *fds, int n_fds) {
     union control control;
     struct iovec part = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = n};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
                              .msg_controllen = CMSG_SPACE((size_t)n_fds * sizeof(int))};
     memset(&control, 0, sizeof control);
     struct cmsghdr *head = CMSG_FIRSTHDR(&message);
@@ -35,7 +37,8 @@ void raw_send(int fd, const void *bytes, size_t n, const int *fds, int n_fds) {
 void raw_receive(int fd, void *bytes, size_t n, int *ret_fds, int n_fds) {
     union control control;
     struct iovec part = {.iov_base = bytes, .iov_len = n};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     MUST(recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_WAITALL) == (ssize_t)n, "recvmsg");
     struct cmsghdr *head = CMSG_FIRSTHDR(&message);
     MUST(head && head->cmsg_len == CMSG_LEN((size_t)n_fds * sizeof(int)), "no descriptors came");
@@ -56,7 +59,8 @@ int raw_server_main(void) {
     struct sockaddr_un address;
     int fds[3], listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     snprintf(name, sizeof name, "%d", (int)getpid());
-    MUST(bind(listener, (struct sockaddr *)&address, address_of(name, &address)) == 0 && listen(listener, 64) == 0, "bind");
+    MUST(bind(listener, (struct sockaddr *)&address, address_of(name, &address)) == 0 && listen(listener, 64) == 0,
+         "bind");
     for (int i = 0; i < 3; i++) {
         fds[i] = memfd_create("lend-bench", MFD_CLOEXEC);
         MUST(fds[i] >= 0 && ftruncate(fds[i], (off_t)lengths[i]) == 0, "memfd");
@@ -93,7 +97,8 @@ uint64_t raw_contact_ns(const char *name) {
     MUST(send(fd, message, sizeof message, MSG_NOSIGNAL) == sizeof message, "send");
     raw_receive(fd, message, sizeof message, fds, 3);
     for (int i = 0; i < 3; i++) {
-        at[i] = mmap(NULL, lengths[i], i == 0 ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fds[i], 0);
+        at[i] =
+            mmap(NULL, lengths[i], i == 0 ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fds[i], 0);
         MUST(at[i] != MAP_FAILED, "mmap");
         if (i > 0) close(fds[i]); /* as an importer, which keeps only the table's */
     }

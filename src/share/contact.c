@@ -40,13 +40,16 @@ static int map_allocation(struct lend__peer *peer, const struct lend_shm_table *
     if (wire->allocation == LEND__CONTROL_NONE) return 0;
     if (wire->allocation >= LEND_SHM_ALLOCATIONS_MAX || *fd < 0) return lend__call_explain(peer, -EBADMSG, NULL, OPERATION, error);
     struct lend_shm_allocation *entry = &lend__shm_allocations(table)[wire->allocation];
+    const uint64_t living = (uint64_t)wire->allocation_gen << 1;
+    bool is_living = lend__load_acquire(&entry->state) == living;
     struct lend__mapping_request request = {.peer = peer,
                                             .index = wire->allocation,
                                             .gen = wire->allocation_gen,
                                             .fd_offset = entry->fd_offset,
                                             .bytes = entry->bytes,
                                             .is_read_only = entry->is_read_only};
-    if (lend__load_acquire(&entry->state) != (uint64_t)wire->allocation_gen << 1)
+    /* The fields change only while the state says retired: the same state before and after vouches for them. */
+    if (!is_living || lend__load_seq_cst(&entry->state) != living)
         return lend__call_explain(peer, -ESTALE, NULL, OPERATION, error);
     return lend__mapping_new(&request, fd, ret, error);
 }
@@ -171,7 +174,7 @@ int lend__contact_frozen(struct lend__peer *peer, const struct lend__wire *wire,
     if (r >= 0 && !has_mapping) r = map_allocation(peer, table ? table : peer->table, wire, allocation_fd, &mapping, error);
     if (r >= 0) {
         struct lend__answer answer = {.table_fd = table ? LEND__TAKE_FD(*table_fd) : -1, .allocation_fd = -1};
-        lend__store_relaxed(&peer->is_dead, true);
+        lend__store_release(&peer->is_dead, true);
         r = install_contact(peer, &answer, table, mapping);
         if (r < 0) lend__call_explain(peer, r, NULL, OPERATION, error);
         lend__fd_close(&answer.table_fd);

@@ -57,7 +57,7 @@ struct peer_list {
 
 static void collect(struct lend__peer *peer, void *arg) {
     struct peer_list *list = arg;
-    if (!peer->n_imported || !peer->page || peer->is_dead) return;
+    if (!peer->n_imported || !peer->page || lend__peer_known_dead(peer)) return;
     if (list->n < list->room) {
         list->peers[list->n] = peer;
         peer->n_users++;
@@ -98,7 +98,7 @@ static bool copy_counts(struct lend__peer *peer) {
         uint64_t *word = &lend__shm_slots(peer->table)[slot].word; /* F3: as L2; we hold it, so it must reopen */
         while (lend__load_seq_cst(word) != LEND_SHM_WORD(storage->slot_gen, LEND_SHM_OPEN)) {
             if (lend__deadline_passed(deadline) && !lend__peer_is_dead(peer)) return false;
-            if (peer->is_dead) break;
+            if (lend__peer_known_dead(peer)) break;
             lend__sleep_ns(10000);
         }
 #endif

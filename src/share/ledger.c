@@ -420,6 +420,7 @@ void lend__ledger_stop(void) {
     lend__ledger_lock();
     if (LEDGER->table) {
         while (LEDGER->n_pages) lend__page_drop(LEDGER->pages[0]);
+        lend__pages_free();
         lend__pins_drop_all();
         /* The words stay as they are: an open word of a dead exporter keeps what its holders have valid. The blocks go
          * with our mapping; their allocations live on in the peers' mappings. */
@@ -451,14 +452,7 @@ void lend__ledger_flush(void) {
 /* The table's mapping that holds the parent's lock must go, or the parent would never seem dead; so must the parent's
  * views of its importers' pages. What was to be freed is the parent's to free. */
 void lend__ledger_fork_child(void) {
-    for (uint32_t i = 0; i < LEDGER->n_pages; i++) {
-        struct lend__page *page = LEDGER->pages[i];
-        lend__sys.munmap(page->shm, LEND_SHM_PAGE_BYTES);
-        lend__fd_close(&page->mine_fd);
-        lend__fd_close(&page->pidfd);
-        free(page->given);
-        free(page);
-    }
+    lend__pages_free();
     lend__pins_drop_all();
     if (LEDGER->table) lend__sys.munmap(LEDGER->table, LEND_SHM_TABLE_BYTES);
     LEDGER->freed = NULL;

@@ -32,6 +32,7 @@ struct lend__slot {
 /* An importer's page, seen from the exporter. */
 struct lend__page {
     struct lend_shm_page *shm;
+    int lent_fd; /* the open file that its importer will hold; -1 once it was sent */
     int mine_fd; /* tests the lock of the open file that the importer has */
     int pidfd;   /* only where that lock cannot decide */
     uint32_t index;
@@ -66,6 +67,7 @@ struct lend__ledger {
     struct lend__allocation **allocations; /* by index; NULL: free */
     uint32_t n_allocations, allocations_room;
     struct lend__page **pages; /* dense */
+    struct lend__page *ready_page; /* in stock for the next first contact; not among the pages */
     uint32_t n_pages, pages_room, n_unconnected;
     uint8_t page_used[LEND_SHM_PAGES_MAX / 8]; /* indexes in use */
     struct lend__pin **pin_hash;
@@ -133,6 +135,11 @@ void lend__ledger_retire(struct lend__allocation *allocation);
 /* Makes a page. `ret_lent_fd` is the locked open file for its importer: send it and close it under the same hold of
  * the ledger lock, so that no fork of ours can inherit it. Locked. */
 int lend__page_new(uint32_t pid, struct lend__page **ret, int *ret_lent_fd);
+/* Makes a page ahead, if there is none in stock: a first contact then waits for fewer system calls. Best effort. Locked. */
+void lend__page_stock(void);
+/* Unmaps and closes all pages and the one in stock, without a word to anybody: a forked child's copies of its parent's.
+ * Locked. */
+void lend__pages_free(void);
 /* Everything that the page claims is over: consumes its cells, hands its pins to expiry, unmaps it. Limbo is not yet
  * tried again. Locked. */
 void lend__page_drop(struct lend__page *page);

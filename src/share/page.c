@@ -77,10 +77,20 @@ static void publish_header(struct lend__page *page) {
     shm->magic = LEND_SHM_PAGE_MAGIC;
 }
 
-int lend__page_new(uint32_t pid, struct lend__page **ret, int *ret_lent_fd) {
+static void free_page(struct lend__page *page) {
+    lend__sys.munmap(page->shm, LEND_SHM_PAGE_BYTES);
+    lend__fd_close(&page->lent_fd);
+    lend__fd_close(&page->mine_fd);
+    lend__fd_close(&page->pidfd);
+    free(page->given);
+    free(page);
+}
+
+/* A page with everything but an importer; its index is taken. */
+static int make_page(struct lend__page **ret) {
     uint32_t index;
     int r = free_index(&index);
-    if (r < 0 || (r = list_room()) < 0) return r;
+    if (r < 0) return r;
     struct lend__page *page = lend__zalloc(sizeof *page);
     if (!page) return -ENOMEM;
     LEND__CLEANUP_FD lent = -1;
@@ -99,21 +109,43 @@ int lend__page_new(uint32_t pid, struct lend__page **ret, int *ret_lent_fd) {
         return (int)n;
     }
     page->shm = at;
+    page->lent_fd = LEND__TAKE_FD(lent);
     page->mine_fd = LEND__TAKE_FD(mine);
     page->pidfd = -1;
     page->index = index;
-    page->pid = pid;
     page->parent_index = LEND__PAGE_NONE;
-    page->since_ns = lend__boottime_ns();
     publish_header(page);
     memset(lend__shm_acks(LEDGER->table, index), 0, LEND_SHM_CELLS * 8);
     LEDGER->page_used[index / 8] |= (uint8_t)(1u << index % 8);
+    *ret = page;
+    return 0;
+}
+
+void lend__page_stock(void) {
+    if (!LEDGER->ready_page && LEDGER->table) (void)make_page(&LEDGER->ready_page);
+}
+
+int lend__page_new(uint32_t pid, struct lend__page **ret, int *ret_lent_fd) {
+    struct lend__page *page = LEDGER->ready_page;
+    int r = list_room();
+    if (r >= 0 && !page) r = make_page(&page);
+    if (r < 0) return r;
+    LEDGER->ready_page = NULL;
+    page->pid = pid;
+    page->since_ns = lend__boottime_ns();
     LEDGER->pages[LEDGER->n_pages++] = page;
     LEDGER->n_unconnected++;
     LEND_POINT("A1.page-made");
     *ret = page;
-    *ret_lent_fd = LEND__TAKE_FD(lent);
+    *ret_lent_fd = LEND__TAKE_FD(page->lent_fd);
     return 0;
+}
+
+void lend__pages_free(void) {
+    for (uint32_t i = 0; i < LEDGER->n_pages; i++) free_page(LEDGER->pages[i]);
+    LEDGER->n_pages = 0;
+    if (LEDGER->ready_page) free_page(LEDGER->ready_page);
+    LEDGER->ready_page = NULL;
 }
 
 struct lend__page *lend__page_find(uint32_t index, uint64_t nonce) {
@@ -253,11 +285,7 @@ void lend__page_drop(struct lend__page *page) {
         lend__service_forget_page(page);
     else
         LEDGER->n_unconnected--;
-    lend__sys.munmap(page->shm, LEND_SHM_PAGE_BYTES);
-    lend__fd_close(&page->mine_fd);
-    lend__fd_close(&page->pidfd);
-    free(page->given);
-    free(page);
+    free_page(page);
     LEND_POINT("D4.page-dropped");
 }
 

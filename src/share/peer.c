@@ -110,7 +110,7 @@ static void destroy(struct lend__peer *peer) {
 
 /* Nobody uses it, nothing of it lives here, and it cannot be of use again: take it out. */
 static bool forget_if_done(struct lend__peer *peer) {
-    if (peer->n_users || peer->n_imported || (peer->table && !peer->is_dead)) return false;
+    if (peer->n_users || peer->n_imported || (peer->table && !lend__peer_known_dead(peer))) return false;
     struct lend__peer **at = &buckets[peer->id[0]];
     while (*at != peer) at = &(*at)->next;
     *at = peer->next;
@@ -140,7 +140,7 @@ void lend__storage_last_unref_imported(struct lend__storage *storage) {
     peer->n_imported--;
     if (storage->mapping) storage->mapping->n_storages--;
     if (storage->has_lease) lend__lease_give_back(peer, storage->slot);
-    bool done = peer->is_dead && forget_if_done(peer);
+    bool done = lend__peer_known_dead(peer) && forget_if_done(peer);
     lend__import_unlock();
     if (done) destroy(peer);
     free(storage);
@@ -188,13 +188,13 @@ int lend__peers_close(uint64_t *ret_storages) {
 }
 
 bool lend__peer_is_dead(struct lend__peer *peer) {
-    if (lend__load_relaxed(&peer->is_dead)) return true;
+    if (lend__peer_known_dead(peer)) return true;
     if (!peer->table) return false;
     if (peer->table->has_lock ? !lend__life_is_over_shared(peer->table_fd)
                               : peer->pidfd < 0 || !lend__life_pidfd_is_over(peer->pidfd))
         return false;
     LEND_POINT("X1.exporter-dead");
-    lend__store_relaxed(&peer->is_dead, true);
+    lend__store_release(&peer->is_dead, true);
     return true;
 }
 

@@ -31,7 +31,7 @@ struct lend__peer {
     socklen_t address_bytes;
     uint32_t n_users;  /* threads that are about to use it without the lock */
     bool is_calling;   /* a thread is in a round trip */
-    bool is_dead;      /* the kernel said so */
+    bool is_dead;      /* atomic, for good: the kernel said so (lend__peer_known_dead) */
     uint64_t eof_ns;   /* when the end of its connection was first seen, while the kernel has not yet said so */
 
     struct lend_shm_table *table; /* mapped read-only; NULL: no contact yet */
@@ -93,10 +93,15 @@ bool lend__peer_is_dead(struct lend__peer *peer);
 int lend__peer_room_imported(struct lend__peer *peer, uint32_t slot);
 int lend__peer_room_mappings(struct lend__peer *peer, uint32_t index);
 
+/* Has its death been noticed? Acquire: what is read of its table afterwards is final. */
+static inline bool lend__peer_known_dead(const struct lend__peer *peer) {
+    return lend__load_acquire(&peer->is_dead);
+}
+
 /* The mapping of exactly this allocation, from which our page can take, or NULL. Locked. Hot. */
 static inline struct lend__mapping *lend__peer_mapping(const struct lend__peer *peer, uint32_t index, uint32_t gen) {
     struct lend__mapping *m = index < peer->mappings_room ? peer->mappings[index] : NULL;
-    return m && m->gen == gen && (m->is_given || peer->is_dead) ? m : NULL;
+    return m && m->gen == gen && (m->is_given || lend__peer_known_dead(peer)) ? m : NULL;
 }
 
 /* Takes mappings out that their exporter has retired and that hold nothing; returns them for lend__mapping_free_list

@@ -225,7 +225,7 @@ static int rebuild_warm(struct rebuild *job, struct lend__peer *peer, struct len
         job->retired = lend__peer_sweep_retired(peer);
     if (mapping && mapping != lend__peer_mapping(peer, mapping->index, mapping->gen)) return stale(job);
     int cell = -1;
-    if (job->wire->pin_token && peer->page && !peer->is_dead) {
+    if (job->wire->pin_token && peer->page && !lend__peer_known_dead(peer)) {
         cell = lend__cell_begin(peer, job->wire->pin_token);
         job->waits_for_cell = cell < 0;
         if (cell < 0) return cell;
@@ -254,7 +254,7 @@ static int try_warm(struct rebuild *job, struct lend_tensor **ret) {
     int r = 1;
     lend__import_lock();
     struct lend__peer *peer = lend__peer_find(wire->exporter.id);
-    if (peer && peer->table && (peer->page || peer->is_dead)) {
+    if (peer && peer->table && (peer->page || lend__peer_known_dead(peer))) {
         struct lend__mapping *mapping = lend__peer_mapping(peer, wire->allocation, wire->allocation_gen);
         if (mapping || wire->allocation == LEND__CONTROL_NONE) r = rebuild_warm(job, peer, mapping, ret);
     }

@@ -128,7 +128,7 @@ static int reduce_imported(const struct lend_reduce_opts *opts, bool with_pin, s
     if (!lend__peer_is_dead(peer))
         r = lend__contact_pin(peer, storage->slot, storage->slot_gen, opts->pin_ns_max, lend__context_deadline(opts->deadline_ns),
                               &ret->wire.pin_token, error);
-    if (r == -EOWNERDEAD) r = 0; /* it died on the way */
+    if (r == -EOWNERDEAD && lend__peer_is_dead(peer)) r = 0; /* it died on the way; a refusal alone does not say so */
     lend__peer_release(peer);
     return r;
 }

@@ -186,6 +186,7 @@ static int tick(void) {
     bool fast = lend__ledger.n_limbo || lend__ledger.n_pins_expiring || lend__ledger.n_unconnected;
     bool slow = lend__ledger.n_pages || lend__ledger.n_pins;
     if (!lend__ledger.n_unconnected) service.dying_rounds = 0;
+    lend__page_stock();
     lend__store_release(&service.sleeps_long, !fast); /* under the lock: limbo cannot fill unseen in between */
     lend__ledger_unlock();
     close_ungreeted();
@@ -276,6 +277,7 @@ int lend__service_start(struct lend_error *error) {
     if (!service.is_running) {
         lend__ledger_lock();
         r = lend__ledger_start(error);
+        if (r >= 0) lend__page_stock();
         lend__ledger_unlock();
         if (r >= 0) r = open_files(error);
         if (r >= 0) {
