@@ -29,17 +29,17 @@ enum lend_log_level { LEND_LOG_INFO = 1, LEND_LOG_WARNING = 2 };
 typedef void (*lend_log_fn)(void *user, enum lend_log_level level, const char *text);
 
 struct lend_opts {
-    size_t size;            /* sizeof(struct lend_opts) */
-    const char *socket_dir; /* borrowed: folder for a path socket (containers that share a volume but no network
+    size_t size;              /* sizeof(struct lend_opts) */
+    const char *socket_dir;   /* borrowed: folder for a path socket (containers that share a volume but no network
                              * namespace); NULL: $LEND_SOCKET_DIR, and without it an abstract socket */
-    uint32_t peers;         /* enum lend_peers_policy */
-    uint32_t fork;          /* enum lend_fork_policy */
-    int64_t deadline_ns;    /* default of calls that may wait; 0: 5 s; negative: no limit */
-    uint64_t pin_bytes_max; /* bytes that live pins may hold; 0: no limit */
-    uint64_t pin_orphan_ns; /* a pin ends this long after its sender's death; 0: 60 s */
+    uint32_t peers;           /* enum lend_peers_policy */
+    uint32_t fork;            /* enum lend_fork_policy */
+    int64_t deadline_ns;      /* default of calls that may wait; 0: 5 s; negative: no limit */
+    uint64_t pin_bytes_max;   /* bytes that live pins may hold; 0: no limit */
+    uint64_t pin_orphan_ns;   /* a pin ends this long after its sender's death; 0: 60 s */
     uint64_t limbo_bytes_max; /* bytes that one peer may keep in limbo before it gets no new contact; 0: no limit */
-    lend_log_fn log;        /* NULL: nothing is logged */
-    void *log_user;         /* given back to log */
+    lend_log_fn log;          /* NULL: nothing is logged */
+    void *log_user;           /* given back to log */
 };
 
 /* Opens the process's context, or adds a reference when it is open.

@@ -122,7 +122,7 @@ struct lend_handle_info {
     uint8_t exporter_id[16];
     uint64_t exporter_start_ns; /* a label: CLOCK_BOOTTIME when the exporter opened its context */
     uint32_t exporter_uid;
-    uint32_t exporter_pid;      /* a label: as the exporter sees itself */
+    uint32_t exporter_pid; /* a label: as the exporter sees itself */
     int32_t device_type;
     DLDataType dtype;
     int32_t ndim;

@@ -32,20 +32,20 @@ enum lend_huge_pages {
 enum lend_numa_mode { LEND_NUMA_DEFAULT = 0, LEND_NUMA_BIND = 1, LEND_NUMA_PREFERRED = 2, LEND_NUMA_INTERLEAVE = 3 };
 
 struct lend_pool_opts {
-    size_t size;             /* sizeof(struct lend_pool_opts) */
-    int32_t device_type;     /* DLDeviceType; 0 means kDLCPU */
+    size_t size;         /* sizeof(struct lend_pool_opts) */
+    int32_t device_type; /* DLDeviceType; 0 means kDLCPU */
     int32_t device_id;
-    uint32_t flags;          /* enum lend_pool_flags */
-    uint32_t huge_pages;     /* enum lend_huge_pages */
-    uint64_t budget_bytes;   /* most bytes the pool may reserve from the system; 0: no limit of its own */
-    uint64_t initial_bytes;  /* reserve this much now; 0: nothing before the first tensor */
-    uint32_t alignment;      /* of every tensor, a power of two from 64 to 2 MiB; 0: 64 */
-    uint32_t numa_mode;      /* enum lend_numa_mode */
-    uint64_t numa_nodes;     /* bit n: node n; ignored with LEND_NUMA_DEFAULT */
-    int adopt_fd;            /* with adopt_bytes > 0: borrowed (duplicated) memfd or shared-memory descriptor whose
+    uint32_t flags;         /* enum lend_pool_flags */
+    uint32_t huge_pages;    /* enum lend_huge_pages */
+    uint64_t budget_bytes;  /* most bytes the pool may reserve from the system; 0: no limit of its own */
+    uint64_t initial_bytes; /* reserve this much now; 0: nothing before the first tensor */
+    uint32_t alignment;     /* of every tensor, a power of two from 64 to 2 MiB; 0: 64 */
+    uint32_t numa_mode;     /* enum lend_numa_mode */
+    uint64_t numa_nodes;    /* bit n: node n; ignored with LEND_NUMA_DEFAULT */
+    int adopt_fd;           /* with adopt_bytes > 0: borrowed (duplicated) memfd or shared-memory descriptor whose
                               * range becomes the pool's only allocation; it gets sealed against shrinking */
-    uint64_t adopt_offset;   /* bytes, a multiple of the page size */
-    uint64_t adopt_bytes;    /* 0: adopt nothing */
+    uint64_t adopt_offset;  /* bytes, a multiple of the page size */
+    uint64_t adopt_bytes;   /* 0: adopt nothing */
 };
 
 struct lend_pool_stats {
@@ -59,10 +59,10 @@ struct lend_pool_stats {
     uint64_t cached_bytes;                          /* free, ready for the next tensor */
     uint64_t limbo_bytes;                           /* dropped here, still held by peers or pins */
     uint64_t n_blocks, n_allocs, n_frees, n_failures;
-    uint64_t hugetlb_bytes;          /* obtained as reserved huge pages */
-    uint64_t thp_bytes;              /* resident as transparent huge pages, read back from the kernel */
-    uint32_t huge_page_bytes;        /* 0 when none were obtained */
-    uint32_t numa_mode;              /* read back from the kernel for the newest allocation */
+    uint64_t hugetlb_bytes;   /* obtained as reserved huge pages */
+    uint64_t thp_bytes;       /* resident as transparent huge pages, read back from the kernel */
+    uint32_t huge_page_bytes; /* 0 when none were obtained */
+    uint32_t numa_mode;       /* read back from the kernel for the newest allocation */
     uint64_t numa_nodes;
 };
 

@@ -52,7 +52,7 @@ LEND_API void lend_tensor_unref(struct lend_tensor *tensor);
 
 /* What a tensor is, by value. `shape` and `strides` are borrowed from the tensor and live as long as it does. */
 struct lend_tensor_info {
-    size_t size;              /* in: sizeof(struct lend_tensor_info) */
+    size_t size; /* in: sizeof(struct lend_tensor_info) */
     DLDataType dtype;
     DLDevice device;
     int32_t ndim;
@@ -63,15 +63,15 @@ struct lend_tensor_info {
     uint32_t is_padded : 1;     /* sub-byte elements take a byte each (DLPack's IS_SUBBYTE_TYPE_PADDED) */
     uint32_t is_private : 1;    /* not in a lend allocation: lend_reduce has to copy */
     const int64_t *shape;
-    const int64_t *strides;   /* in elements */
-    void *data;               /* address of element (0,...,0); NULL when there are no elements; for sub-byte
+    const int64_t *strides; /* in elements */
+    void *data;             /* address of element (0,...,0); NULL when there are no elements; for sub-byte
                                * dtypes of the byte that holds it */
-    uint32_t data_bit;        /* sub-byte dtypes: first bit of that element in the byte; otherwise 0 */
+    uint32_t data_bit;      /* sub-byte dtypes: first bit of that element in the byte; otherwise 0 */
     int64_t numel;
-    uint64_t nbytes;          /* numel elements, packed and rounded up to bytes */
-    void *storage_data;       /* first byte of the storage */
+    uint64_t nbytes;    /* numel elements, packed and rounded up to bytes */
+    void *storage_data; /* first byte of the storage */
     uint64_t storage_bytes;
-    uint64_t storage_id;      /* equal exactly for tensors that share a storage in this process */
+    uint64_t storage_id;          /* equal exactly for tensors that share a storage in this process */
     uint64_t storage_offset_bits; /* of element (0,...,0), from the start of the storage */
     uint64_t allocation_inode;    /* CPU: st_ino of the memfd; 0 for private memory */
     uint64_t allocation_offset;   /* of the storage, bytes from the start of the allocation */
@@ -101,8 +101,8 @@ LEND_API void *lend_tensor_data(const struct lend_tensor *tensor);
  * Return: 0; -ERANGE (dim, index or range); -EINVAL; -EOVERFLOW; -ENOMEM; -ESTALE; -ECHILD.
  * Threads: any.  Crash: nothing shared is touched.  Since: 0.1.
  * See: torch.select, slicing, torch.transpose, torch.Tensor.expand, torch.Tensor.view. */
-LEND_API int lend_tensor_select(struct lend_tensor *tensor, int32_t dim, int64_t index,
-                                struct lend_tensor **ret_tensor, struct lend_error *error);
+LEND_API int lend_tensor_select(struct lend_tensor *tensor, int32_t dim, int64_t index, struct lend_tensor **ret_tensor,
+                                struct lend_error *error);
 /* [start, stop) with a step other than 0; a negative step gives a negative stride, as in NumPy. Negative start and
  * stop count from the end; both are clamped. With a negative step, INT64_MIN as stop means "through index 0". */
 LEND_API int lend_tensor_slice(struct lend_tensor *tensor, int32_t dim, int64_t start, int64_t stop, int64_t step,

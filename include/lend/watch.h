@@ -14,8 +14,8 @@ extern "C" {
 struct lend_watch;
 
 enum lend_watch_kind {
-    LEND_WATCH_PEER_DIED = 1,     /* a peer ended while it held something of ours; bytes: what its leases held */
-    LEND_WATCH_EXPORTER_DIED = 2, /* an exporter whose tensors we hold ended; bytes: what we still hold of it */
+    LEND_WATCH_PEER_DIED = 1,      /* a peer ended while it held something of ours; bytes: what its leases held */
+    LEND_WATCH_EXPORTER_DIED = 2,  /* an exporter whose tensors we hold ended; bytes: what we still hold of it */
     LEND_WATCH_LIMBO_EXCEEDED = 3, /* pid keeps more in limbo than limbo_bytes_max; bytes: how much */
     LEND_WATCH_PIN_EXCEEDED = 4,   /* a pin was refused; bytes: live pins; pid: sender of the oldest */
     LEND_WATCH_PIN_EXPIRED = 5,    /* a pin ended by its lifetime or after its sender's death */

@@ -43,9 +43,10 @@ int lend__fail_sys(struct lend_error *error, int code, const char *operation, co
     if (!error) return code;
     struct rlimit limit = {0};
     if (code == -EMFILE && !getrlimit(RLIMIT_NOFILE, &limit)) {
-        lend__fail(error, code, operation,
-                   "%s for %s: this process has used up its limit of %llu descriptors; raise RLIMIT_NOFILE or close some",
-                   syscall_name, what, (unsigned long long)limit.rlim_cur);
+        lend__fail(
+            error, code, operation,
+            "%s for %s: this process has used up its limit of %llu descriptors; raise RLIMIT_NOFILE or close some",
+            syscall_name, what, (unsigned long long)limit.rlim_cur);
         error->available = limit.rlim_cur;
     } else {
         lend__fail(error, code, operation, "%s for %s: %s", syscall_name, what, lend_strerror(code));

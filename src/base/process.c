@@ -20,7 +20,8 @@ static uint32_t *word;
 int lend__process_init(void) {
     if (!word) {
         void *at = NULL;
-        long r = lend__sys.mmap(NULL, lend__page_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, &at);
+        long r =
+            lend__sys.mmap(NULL, lend__page_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, &at);
         if (r < 0) return (int)r;
         (void)lend__sys.madvise(at, lend__page_bytes(), MADV_WIPEONFORK);
         word = at;

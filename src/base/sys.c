@@ -28,13 +28,12 @@
 #define F_GET_SEALS 1034
 #endif
 
-#define NO_EINTR(expression)                         \
-    ({                                               \
-        long r_;                                     \
-        do                                           \
-            r_ = (long)(expression);                 \
-        while (r_ < 0 && errno == EINTR);            \
-        r_ < 0 ? -(long)errno : r_;                  \
+#define NO_EINTR(expression)              \
+    ({                                    \
+        long r_;                          \
+        do r_ = (long)(expression);       \
+        while (r_ < 0 && errno == EINTR); \
+        r_ < 0 ? -(long)errno : r_;       \
     })
 
 static long real_memfd_create(const char *name, unsigned flags) {

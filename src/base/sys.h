@@ -18,48 +18,48 @@
 #include <sys/types.h>
 
 /* X(name, parameters, arguments): every entry returns long (0, a count, a descriptor, or a negative errno). */
-#define LEND__SYS_TABLE(X)                                                                                            \
-    X(memfd_create, (const char *name, unsigned flags), (name, flags))                                                \
-    X(ftruncate, (int fd, uint64_t bytes), (fd, bytes))                                                               \
-    X(fallocate, (int fd, int mode, uint64_t off, uint64_t bytes), (fd, mode, off, bytes))                            \
-    X(add_seals, (int fd, unsigned seals), (fd, seals))                                                               \
-    X(get_seals, (int fd), (fd))                                                                                      \
-    X(fstat, (int fd, struct stat *ret), (fd, ret))                                                                   \
-    X(mmap, (void *at, size_t bytes, int prot, int flags, int fd, uint64_t off, void **ret),                          \
-      (at, bytes, prot, flags, fd, off, ret))                                                                         \
-    X(munmap, (void *at, size_t bytes), (at, bytes))                                                                  \
-    X(mprotect, (void *at, size_t bytes, int prot), (at, bytes, prot))                                                \
-    X(madvise, (void *at, size_t bytes, int advice), (at, bytes, advice))                                             \
-    X(mbind, (void *at, size_t bytes, int mode, const unsigned long *nodes, unsigned long max_node, unsigned flags),  \
-      (at, bytes, mode, nodes, max_node, flags))                                                                      \
+#define LEND__SYS_TABLE(X)                                                                                             \
+    X(memfd_create, (const char *name, unsigned flags), (name, flags))                                                 \
+    X(ftruncate, (int fd, uint64_t bytes), (fd, bytes))                                                                \
+    X(fallocate, (int fd, int mode, uint64_t off, uint64_t bytes), (fd, mode, off, bytes))                             \
+    X(add_seals, (int fd, unsigned seals), (fd, seals))                                                                \
+    X(get_seals, (int fd), (fd))                                                                                       \
+    X(fstat, (int fd, struct stat *ret), (fd, ret))                                                                    \
+    X(mmap, (void *at, size_t bytes, int prot, int flags, int fd, uint64_t off, void **ret),                           \
+      (at, bytes, prot, flags, fd, off, ret))                                                                          \
+    X(munmap, (void *at, size_t bytes), (at, bytes))                                                                   \
+    X(mprotect, (void *at, size_t bytes, int prot), (at, bytes, prot))                                                 \
+    X(madvise, (void *at, size_t bytes, int advice), (at, bytes, advice))                                              \
+    X(mbind, (void *at, size_t bytes, int mode, const unsigned long *nodes, unsigned long max_node, unsigned flags),   \
+      (at, bytes, mode, nodes, max_node, flags))                                                                       \
     X(get_mempolicy, (int *ret_mode, unsigned long *ret_nodes, unsigned long max_node, void *at, unsigned long flags), \
-      (ret_mode, ret_nodes, max_node, at, flags))                                                                     \
-    X(open, (const char *path, int flags), (path, flags))                                                             \
-    X(close, (int fd), (fd))                                                                                          \
-    X(dup, (int fd), (fd))                                                                                            \
-    X(flock, (int fd, int operation), (fd, operation))                                                                \
-    X(read, (int fd, void *buf, size_t bytes), (fd, buf, bytes))                                                      \
-    X(write, (int fd, const void *buf, size_t bytes), (fd, buf, bytes))                                               \
-    X(pread, (int fd, void *buf, size_t bytes, uint64_t off), (fd, buf, bytes, off))                                  \
-    X(unlink, (const char *path), (path))                                                                             \
-    X(chmod, (const char *path, mode_t mode), (path, mode))                                                           \
-    X(socket, (int domain, int type, int protocol), (domain, type, protocol))                                         \
-    X(bind, (int fd, const struct sockaddr *addr, socklen_t bytes), (fd, addr, bytes))                                \
-    X(listen, (int fd, int backlog), (fd, backlog))                                                                   \
-    X(accept, (int fd), (fd))                                                                                         \
-    X(connect, (int fd, const struct sockaddr *addr, socklen_t bytes), (fd, addr, bytes))                             \
-    X(sendmsg, (int fd, const struct msghdr *msg, int flags), (fd, msg, flags))                                       \
-    X(recvmsg, (int fd, struct msghdr *msg, int flags), (fd, msg, flags))                                             \
-    X(getsockopt, (int fd, int level, int name, void *value, socklen_t *bytes), (fd, level, name, value, bytes))      \
-    X(poll, (struct pollfd * fds, unsigned n, const struct timespec *timeout), (fds, n, timeout))                     \
-    X(epoll_create, (void), ())                                                                                       \
-    X(epoll_ctl, (int ep, int op, int fd, struct epoll_event *event), (ep, op, fd, event))                            \
-    X(epoll_wait, (int ep, struct epoll_event * events, int n, int timeout_ms), (ep, events, n, timeout_ms))          \
-    X(eventfd, (unsigned value), (value))                                                                             \
-    X(pidfd_open, (pid_t pid), (pid))                                                                                 \
-    X(getrandom, (void *buf, size_t bytes), (buf, bytes))                                                             \
-    X(thread_create, (pthread_t * ret, void *(*start)(void *), void *arg), (ret, start, arg))                         \
-    X(calloc, (size_t n, size_t bytes, void **ret), (n, bytes, ret))                                                  \
+      (ret_mode, ret_nodes, max_node, at, flags))                                                                      \
+    X(open, (const char *path, int flags), (path, flags))                                                              \
+    X(close, (int fd), (fd))                                                                                           \
+    X(dup, (int fd), (fd))                                                                                             \
+    X(flock, (int fd, int operation), (fd, operation))                                                                 \
+    X(read, (int fd, void *buf, size_t bytes), (fd, buf, bytes))                                                       \
+    X(write, (int fd, const void *buf, size_t bytes), (fd, buf, bytes))                                                \
+    X(pread, (int fd, void *buf, size_t bytes, uint64_t off), (fd, buf, bytes, off))                                   \
+    X(unlink, (const char *path), (path))                                                                              \
+    X(chmod, (const char *path, mode_t mode), (path, mode))                                                            \
+    X(socket, (int domain, int type, int protocol), (domain, type, protocol))                                          \
+    X(bind, (int fd, const struct sockaddr *addr, socklen_t bytes), (fd, addr, bytes))                                 \
+    X(listen, (int fd, int backlog), (fd, backlog))                                                                    \
+    X(accept, (int fd), (fd))                                                                                          \
+    X(connect, (int fd, const struct sockaddr *addr, socklen_t bytes), (fd, addr, bytes))                              \
+    X(sendmsg, (int fd, const struct msghdr *msg, int flags), (fd, msg, flags))                                        \
+    X(recvmsg, (int fd, struct msghdr *msg, int flags), (fd, msg, flags))                                              \
+    X(getsockopt, (int fd, int level, int name, void *value, socklen_t *bytes), (fd, level, name, value, bytes))       \
+    X(poll, (struct pollfd * fds, unsigned n, const struct timespec *timeout), (fds, n, timeout))                      \
+    X(epoll_create, (void), ())                                                                                        \
+    X(epoll_ctl, (int ep, int op, int fd, struct epoll_event *event), (ep, op, fd, event))                             \
+    X(epoll_wait, (int ep, struct epoll_event *events, int n, int timeout_ms), (ep, events, n, timeout_ms))            \
+    X(eventfd, (unsigned value), (value))                                                                              \
+    X(pidfd_open, (pid_t pid), (pid))                                                                                  \
+    X(getrandom, (void *buf, size_t bytes), (buf, bytes))                                                              \
+    X(thread_create, (pthread_t * ret, void *(*start)(void *), void *arg), (ret, start, arg))                          \
+    X(calloc, (size_t n, size_t bytes, void **ret), (n, bytes, ret))                                                   \
     X(realloc, (void *old, size_t bytes, void **ret), (old, bytes, ret))
 
 struct lend__sys {

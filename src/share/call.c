@@ -26,40 +26,47 @@
 
 /* --- errors as sentences ------------------------------------------------------------------------------------------ */
 
-int lend__call_explain(const struct lend__peer *peer, int code, const struct lend__control_reply *reply, const char *operation,
-                   struct lend_error *error) {
+int lend__call_explain(const struct lend__peer *peer, int code, const struct lend__control_reply *reply,
+                       const char *operation, struct lend_error *error) {
     unsigned long long limit = reply ? (unsigned long long)reply->limit : 0;
     const char *name = peer->address.sun_path[0] ? peer->address.sun_path : peer->address.sun_path + 1;
     switch (code) {
     case -EOWNERDEAD:
-        return lend__fail(error, code, operation, "the exporter %.90s is gone, and its memory cannot be reached any more", name);
-    case -ETIMEDOUT:
         return lend__fail(error, code, operation,
-                          "the exporter %.90s did not answer within the deadline (is it stopped?); try again or raise deadline_ns", name);
+                          "the exporter %.90s is gone, and its memory cannot be reached any more", name);
+    case -ETIMEDOUT:
+        return lend__fail(
+            error, code, operation,
+            "the exporter %.90s did not answer within the deadline (is it stopped?); try again or raise deadline_ns",
+            name);
     case -EPERM:
-        return lend__fail(error, code, operation, "the exporter %.90s belongs to another user (or refuses this one)", name);
-    case -ESTALE:
-        return lend__fail(error, code, operation, "the exporter %.90s has freed what the handle names", name);
+        return lend__fail(error, code, operation, "the exporter %.90s belongs to another user (or refuses this one)",
+                          name);
+    case -ESTALE: return lend__fail(error, code, operation, "the exporter %.90s has freed what the handle names", name);
     case -EPROTONOSUPPORT:
-        return lend__fail(error, code, operation, "the exporter %.90s speaks another version of lend; use one version on both sides", name);
+        return lend__fail(error, code, operation,
+                          "the exporter %.90s speaks another version of lend; use one version on both sides", name);
     case -EMFILE:
         if (limit)
-            return lend__fail_bytes(error, code, operation, 0, limit,
-                                    "the exporter %.90s has used up its limit of %llu descriptors; raise its RLIMIT_NOFILE", name, limit);
+            return lend__fail_bytes(
+                error, code, operation, 0, limit,
+                "the exporter %.90s has used up its limit of %llu descriptors; raise its RLIMIT_NOFILE", name, limit);
         break;
     case -ENOSPC:
         if (reply && reply->type == LEND__CONTROL_PIN)
-            return lend__fail_bytes(error, code, operation, 0, limit,
-                                    "the pin budget of the exporter is used up (%llu bytes left); its oldest pin (pid %u) is %llu ms "
-                                    "old: rebuild or cancel it", limit, reply->oldest_pin_pid,
-                                    (unsigned long long)(reply->oldest_pin_age_ns / 1000000));
+            return lend__fail_bytes(
+                error, code, operation, 0, limit,
+                "the pin budget of the exporter is used up (%llu bytes left); its oldest pin (pid %u) is %llu ms "
+                "old: rebuild or cancel it",
+                limit, reply->oldest_pin_pid, (unsigned long long)(reply->oldest_pin_age_ns / 1000000));
         return lend__fail(error, code, operation,
-                          "the exporter %.90s gives this process nothing new: the process keeps too much in limbo (release some tensors), or "
-                          "all %u pages are in use", name, LEND_SHM_PAGES_MAX);
+                          "the exporter %.90s gives this process nothing new: the process keeps too much in limbo "
+                          "(release some tensors), or "
+                          "all %u pages are in use",
+                          name, LEND_SHM_PAGES_MAX);
     case -EBADMSG:
         return lend__fail(error, code, operation, "what the exporter %.90s answered is not what it must be", name);
-    default:
-        break;
+    default: break;
     }
     return lend__fail_sys(error, code, operation, "contact", name);
 }
@@ -89,7 +96,8 @@ static int map_page(struct lend__peer *peer, int *fd, const struct lend__control
     int r = lend__call_check_sealed(*fd, LEND_SHM_PAGE_BYTES);
     void *at = NULL;
     long n = r < 0 ? r
-                   : lend__sys.mmap(NULL, LEND_SHM_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, *fd, 0, &at);
+                   : lend__sys.mmap(NULL, LEND_SHM_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, *fd,
+                                    0, &at);
     lend__fd_close(fd);
     if (n < 0) return (int)n;
     struct lend_shm_page *page = at;
@@ -130,10 +138,8 @@ static int refusal(int32_t code) {
     case -EMFILE:
     case -ENFILE:
     case -ENOSPC:
-    case -ENOMEM:
-        return code;
-    default:
-        return -EBADMSG;
+    case -ENOMEM: return code;
+    default: return -EBADMSG;
     }
 }
 
@@ -234,7 +240,8 @@ static bool dies_soon(struct lend__peer *peer) {
 }
 
 /* Sends and receives on the connection there is. What a broken one means is found out by the table's lock. */
-static int exchange(struct lend__peer *peer, struct lend__control_request *request, struct lend__answer *ret, uint64_t deadline) {
+static int exchange(struct lend__peer *peer, struct lend__control_request *request, struct lend__answer *ret,
+                    uint64_t deadline) {
     int r = lend__dial_send(peer->connection_fd, request, deadline);
     LEND_POINT("C3.sent");
     if (r >= 0) r = receive(peer, request, ret, deadline);

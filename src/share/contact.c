@@ -5,8 +5,8 @@
 #include "base/error.h"
 #include "base/point.h"
 #include "base/sys.h"
-#include "share/context.h"
 #include "share/call.h"
+#include "share/context.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,10 +35,11 @@ static int map_table(int fd, const uint8_t id[LEND__ID_BYTES], struct lend_shm_t
 
 /* Maps the allocation that a handle names. What it is, the table says (I-5: the real object is checked against that).
  * The region lock is outermost, so without the import lock. fd is consumed on success. */
-static int map_allocation(struct lend__peer *peer, const struct lend_shm_table *table, const struct lend__wire *wire, int *fd,
-                          struct lend__mapping **ret, struct lend_error *error) {
+static int map_allocation(struct lend__peer *peer, const struct lend_shm_table *table, const struct lend__wire *wire,
+                          int *fd, struct lend__mapping **ret, struct lend_error *error) {
     if (wire->allocation == LEND__CONTROL_NONE) return 0;
-    if (wire->allocation >= LEND_SHM_ALLOCATIONS_MAX || *fd < 0) return lend__call_explain(peer, -EBADMSG, NULL, OPERATION, error);
+    if (wire->allocation >= LEND_SHM_ALLOCATIONS_MAX || *fd < 0)
+        return lend__call_explain(peer, -EBADMSG, NULL, OPERATION, error);
     struct lend_shm_allocation *entry = &lend__shm_allocations(table)[wire->allocation];
     const uint64_t living = (uint64_t)wire->allocation_gen << 1;
     bool is_living = lend__load_acquire(&entry->state) == living;
@@ -97,7 +98,8 @@ static int install_contact(struct lend__peer *peer, struct lend__answer *answer,
     return r;
 }
 
-static int first_contact(struct lend__peer *peer, const struct lend__wire *wire, uint64_t deadline, struct lend_error *error) {
+static int first_contact(struct lend__peer *peer, const struct lend__wire *wire, uint64_t deadline,
+                         struct lend_error *error) {
     struct lend__answer answer;
     struct lend__control_request hello = lend__call_request(peer, LEND__CONTROL_HELLO);
     hello.allocation = wire->allocation;
@@ -109,7 +111,8 @@ static int first_contact(struct lend__peer *peer, const struct lend__wire *wire,
     struct lend__mapping *mapping = NULL;
     if (!answer.reply.has_page || (!answer.reply.has_table && !peer->table))
         r = lend__call_explain(peer, -EBADMSG, NULL, OPERATION, error);
-    if (r >= 0 && !peer->table && (r = map_table(answer.table_fd, peer->id, &table)) < 0) lend__call_explain(peer, r, NULL, OPERATION, error);
+    if (r >= 0 && !peer->table && (r = map_table(answer.table_fd, peer->id, &table)) < 0)
+        lend__call_explain(peer, r, NULL, OPERATION, error);
     if (r >= 0) r = map_allocation(peer, table ? table : peer->table, wire, &answer.allocation_fd, &mapping, error);
     if (r >= 0 && (r = install_contact(peer, &answer, table, mapping)) < 0) {
         lend__call_explain(peer, r, NULL, OPERATION, error);
@@ -123,7 +126,8 @@ static int first_contact(struct lend__peer *peer, const struct lend__wire *wire,
     return r;
 }
 
-static int more_contact(struct lend__peer *peer, const struct lend__wire *wire, uint64_t deadline, struct lend_error *error) {
+static int more_contact(struct lend__peer *peer, const struct lend__wire *wire, uint64_t deadline,
+                        struct lend_error *error) {
     struct lend__answer answer;
     struct lend__control_request request = lend__call_request(peer, LEND__CONTROL_ALLOCATION);
     request.allocation = wire->allocation;
@@ -132,7 +136,8 @@ static int more_contact(struct lend__peer *peer, const struct lend__wire *wire, 
     if (r < 0) return r;
     struct lend__mapping *mapping = NULL;
     r = map_allocation(peer, peer->table, wire, &answer.allocation_fd, &mapping, error);
-    if (r >= 0 && (r = install_contact(peer, &answer, NULL, mapping)) < 0) lend__call_explain(peer, r, NULL, OPERATION, error);
+    if (r >= 0 && (r = install_contact(peer, &answer, NULL, mapping)) < 0)
+        lend__call_explain(peer, r, NULL, OPERATION, error);
     lend__answer_drop(peer, &answer);
     return r;
 }
@@ -140,12 +145,14 @@ static int more_contact(struct lend__peer *peer, const struct lend__wire *wire, 
 int lend__contact(struct lend__peer *peer, const struct lend__wire *wire, uint64_t deadline, struct lend_error *error) {
     if (memcmp(wire->exporter.boot_id, lend__context.identity.boot_id, LEND__ID_BYTES) != 0)
         return lend__fail(error, -EREMOTE, OPERATION,
-                          "the handle was made on another host (or before a reboot), and there is no gateway; send the bytes instead");
+                          "the handle was made on another host (or before a reboot), and there is no gateway; send the "
+                          "bytes instead");
     int r = lend__peer_begin_call(peer, deadline);
     if (r < 0) return lend__call_explain(peer, r, NULL, OPERATION, error);
     lend__import_lock();
     bool has_page = peer->page != NULL;
-    bool has_all = has_page && (wire->allocation == LEND__CONTROL_NONE || lend__peer_mapping(peer, wire->allocation, wire->allocation_gen));
+    bool has_all = has_page && (wire->allocation == LEND__CONTROL_NONE ||
+                                lend__peer_mapping(peer, wire->allocation, wire->allocation_gen));
     lend__import_unlock();
     if (!has_all) {
         if (lend__peer_is_dead(peer))
@@ -163,7 +170,8 @@ int lend__contact_frozen(struct lend__peer *peer, const struct lend__wire *wire,
     struct lend__mapping *mapping = NULL;
     int r = lend__peer_begin_call(peer, UINT64_MAX);
     if (r < 0) return lend__call_explain(peer, r, NULL, OPERATION, error);
-    if (!peer->table && (r = map_table(*table_fd, peer->id, &table)) < 0) lend__call_explain(peer, r, NULL, OPERATION, error);
+    if (!peer->table && (r = map_table(*table_fd, peer->id, &table)) < 0)
+        lend__call_explain(peer, r, NULL, OPERATION, error);
     /* A table that we have already speaks for itself; one without a lock cannot say that its exporter is dead, and
      * without that there is no telling what the word is worth. */
     if (r >= 0 && (table ? !table->has_lock : !lend__peer_is_dead(peer)))
@@ -171,7 +179,8 @@ int lend__contact_frozen(struct lend__peer *peer, const struct lend__wire *wire,
     lend__import_lock();
     bool has_mapping = lend__peer_mapping(peer, wire->allocation, wire->allocation_gen) != NULL;
     lend__import_unlock();
-    if (r >= 0 && !has_mapping) r = map_allocation(peer, table ? table : peer->table, wire, allocation_fd, &mapping, error);
+    if (r >= 0 && !has_mapping)
+        r = map_allocation(peer, table ? table : peer->table, wire, allocation_fd, &mapping, error);
     if (r >= 0) {
         struct lend__answer answer = {.table_fd = table ? LEND__TAKE_FD(*table_fd) : -1, .allocation_fd = -1};
         lend__store_release(&peer->is_dead, true);
@@ -187,8 +196,8 @@ int lend__contact_frozen(struct lend__peer *peer, const struct lend__wire *wire,
 /* --- pins, spares, kicks ------------------------------------------------------------------------------------------ */
 
 /* A round trip whose answer is only a code and a token. */
-static int simple_call(struct lend__peer *peer, struct lend__control_request *request, uint64_t deadline, uint64_t *ret_token,
-                       const char *operation, struct lend_error *error) {
+static int simple_call(struct lend__peer *peer, struct lend__control_request *request, uint64_t deadline,
+                       uint64_t *ret_token, const char *operation, struct lend_error *error) {
     struct lend__answer answer;
     int r = lend__peer_call(peer, request, &answer, deadline, operation, error);
     if (r < 0) return r;
@@ -226,7 +235,8 @@ void lend__peer_get_spare(struct lend__peer *peer, uint64_t deadline) {
     if (lend__peer_begin_call(peer, deadline) < 0) return;
     struct lend__answer answer;
     struct lend__control_request request = lend__call_request(peer, LEND__CONTROL_SPARE);
-    if (peer->page && !lend__peer_is_dead(peer) && lend__peer_call(peer, &request, &answer, deadline, "fork", NULL) >= 0) {
+    if (peer->page && !lend__peer_is_dead(peer) &&
+        lend__peer_call(peer, &request, &answer, deadline, "fork", NULL) >= 0) {
         lend__import_lock();
         peer->spare = (struct lend__spare){peer->pending_page, answer.reply.page_index, answer.reply.page_nonce};
         peer->pending_page = NULL;

@@ -21,8 +21,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEADLINE_NS 5000000000ll       /* longer than any living exporter needs, short enough for a person */
-#define PIN_ORPHAN_NS 60000000000ull   /* a message may wait this long for its reader after the sender died */
+#define DEADLINE_NS 5000000000ll     /* longer than any living exporter needs, short enough for a person */
+#define PIN_ORPHAN_NS 60000000000ull /* a message may wait this long for its reader after the sender died */
 
 struct lend__context lend__context;
 
@@ -32,7 +32,8 @@ static struct lend_pool *copies; /* for private tensors; made at the first need 
 int lend__context_check(const char *operation, struct lend_error *error) {
     if (lend__is_raw_clone())
         return lend__fail(error, -ECHILD, operation,
-                          "this process was made by a raw clone or _Fork, which lend cannot follow; use fork() or exec a new program");
+                          "this process was made by a raw clone or _Fork, which lend cannot follow; use fork() or exec "
+                          "a new program");
     if (__builtin_expect(!lend__load_relaxed(&lend__context.n_opens), 0))
         return lend__fail(error, -ENOTCONN, operation, "lend_open has not been called (or the last lend_close was)");
     return 0;
@@ -56,18 +57,19 @@ static int read_opts(const struct lend_opts *opts, struct lend__context *ret, st
     static const struct lend_opts none = {.size = sizeof none};
     if (!opts) opts = &none;
     if (opts->size != sizeof *opts)
-        return lend__fail(error, -EINVAL, "lend_open", "opts.size is %zu; set it to sizeof(struct lend_opts) = %zu", opts->size,
-                          sizeof *opts);
+        return lend__fail(error, -EINVAL, "lend_open", "opts.size is %zu; set it to sizeof(struct lend_opts) = %zu",
+                          opts->size, sizeof *opts);
     if (opts->peers > LEND_PEERS_GROUP || opts->fork > LEND_FORK_DROP)
-        return lend__fail(error, -EINVAL, "lend_open", "opts.peers %u or opts.fork %u is not a policy", opts->peers, opts->fork);
+        return lend__fail(error, -EINVAL, "lend_open", "opts.peers %u or opts.fork %u is not a policy", opts->peers,
+                          opts->fork);
     const char *dir = opts->socket_dir ? opts->socket_dir : secure_getenv("LEND_SOCKET_DIR");
     if (!dir) dir = "";
     if (opts->peers == LEND_PEERS_GROUP && !*dir)
         return lend__fail(error, -EINVAL, "lend_open",
                           "LEND_PEERS_GROUP needs socket_dir: the folder's permissions say who belongs to the group");
     if (strlen(dir) >= sizeof ret->socket_dir)
-        return lend__fail(error, -EINVAL, "lend_open", "socket_dir has %zu bytes and a socket path can have 107; use a shorter one",
-                          strlen(dir));
+        return lend__fail(error, -EINVAL, "lend_open",
+                          "socket_dir has %zu bytes and a socket path can have 107; use a shorter one", strlen(dir));
     *ret = (struct lend__context){
         .peers = opts->peers,
         .fork = opts->fork,
@@ -83,9 +85,10 @@ static int read_opts(const struct lend_opts *opts, struct lend__context *ret, st
 }
 
 static bool are_equal(const struct lend__context *a, const struct lend__context *b) {
-    return a->peers == b->peers && a->fork == b->fork && a->deadline_ns == b->deadline_ns && a->pin_bytes_max == b->pin_bytes_max &&
-           a->pin_orphan_ns == b->pin_orphan_ns && a->limbo_bytes_max == b->limbo_bytes_max && a->log == b->log &&
-           a->log_user == b->log_user && !strcmp(a->socket_dir, b->socket_dir);
+    return a->peers == b->peers && a->fork == b->fork && a->deadline_ns == b->deadline_ns &&
+           a->pin_bytes_max == b->pin_bytes_max && a->pin_orphan_ns == b->pin_orphan_ns &&
+           a->limbo_bytes_max == b->limbo_bytes_max && a->log == b->log && a->log_user == b->log_user &&
+           !strcmp(a->socket_dir, b->socket_dir);
 }
 
 static int require_context(void) {
@@ -107,8 +110,9 @@ static int open_first(struct lend__context *fresh, struct lend_error *error) {
     lend__context = *fresh;
     lend__store_release(&lend__context.n_opens, 1u);
     if (!fresh->has_open_file_locks)
-        lend__log(LEND_LOG_WARNING, "locks of open files do not follow their mappings here (is /proc mounted?): "
-                                    "pidfds decide whether a peer lives, and forked children of peers are not seen");
+        lend__log(LEND_LOG_WARNING,
+                  "locks of open files do not follow their mappings here (is /proc mounted?): "
+                  "pidfds decide whether a peer lives, and forked children of peers are not seen");
     return 0;
 }
 
@@ -118,7 +122,7 @@ void lend__context_memory_event(uint32_t kind, uint64_t bytes) {
 
 int lend_open(const struct lend_opts *opts, struct lend_error *error) {
     if (lend__is_raw_clone()) return lend__context_check("lend_open", error);
-    struct lend__context fresh;
+    struct lend__context fresh = {0};
     int r = read_opts(opts, &fresh, error);
     if (r < 0) return r;
     pthread_mutex_lock(&context_lock);
@@ -141,7 +145,8 @@ static int check_unused(struct lend_error *error) {
     if (n_pools || n_blocks > n_leaving || n_imported)
         return lend__fail(error, -EBUSY, "lend_close",
                           "%llu pools, %llu tensors in them and %llu imported storages still exist; unref them first",
-                          (unsigned long long)n_pools, (unsigned long long)(n_blocks > n_leaving ? n_blocks - n_leaving : 0),
+                          (unsigned long long)n_pools,
+                          (unsigned long long)(n_blocks > n_leaving ? n_blocks - n_leaving : 0),
                           (unsigned long long)n_imported);
     return 0;
 }

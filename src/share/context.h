@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 struct lend__context {
-    uint32_t n_opens; /* atomic for readers; written under the context lock */
+    uint32_t n_opens;     /* atomic for readers; written under the context lock */
     char socket_dir[108]; /* empty: abstract */
     uint32_t peers, fork;
     int64_t deadline_ns;

@@ -61,8 +61,8 @@ int lend__control_recv(int socket_fd, void *buf, size_t bytes, struct lend__cont
         struct cmsghdr align;
         char bytes[CMSG_SPACE(LEND__CONTROL_FDS_MAX * sizeof(int))];
     } control;
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes,
-                         .msg_controllen = sizeof control.bytes};
+    struct msghdr msg = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
     long r = lend__sys.recvmsg(socket_fd, &msg, MSG_DONTWAIT);
     /* Closed with our message unread: the kernel tells that first and once, and what the peer had said comes after it. */
     if (r == -ECONNRESET) r = lend__sys.recvmsg(socket_fd, &msg, MSG_DONTWAIT);

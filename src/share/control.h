@@ -30,8 +30,8 @@ enum lend__control_type {
 struct lend__control_request {
     uint32_t magic;
     uint16_t type, major;
-    uint32_t sequence, bytes; /* bytes: sizeof this struct */
-    uint64_t layout;          /* lend__shm_layout() */
+    uint32_t sequence, bytes;            /* bytes: sizeof this struct */
+    uint64_t layout;                     /* lend__shm_layout() */
     uint8_t exporter_id[LEND__ID_BYTES]; /* whom the peer believes to talk to */
     uint32_t pid;                        /* HELLO: a label */
     uint32_t slot;                       /* PIN */

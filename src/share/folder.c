@@ -35,7 +35,8 @@ static void sweep_one(const char *path) {
     strcpy(address.sun_path, path);
     LEND__CLEANUP_FD fd = (int)lend__sys.socket(AF_UNIX, SOCK_SEQPACKET, 0);
     if (fd < 0) return;
-    if (lend__sys.connect(fd, (const struct sockaddr *)&address, sizeof address) == -ECONNREFUSED) lend__sys.unlink(path);
+    if (lend__sys.connect(fd, (const struct sockaddr *)&address, sizeof address) == -ECONNREFUSED)
+        lend__sys.unlink(path);
 }
 
 void lend__folder_sweep(const char *folder) {

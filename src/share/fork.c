@@ -42,9 +42,9 @@ static pthread_mutex_t fork_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* What the exporter's side of the child will be; made in prepare, used by one of parent and child. */
 static struct {
-    bool is_active;              /* locks are held */
-    struct lend__page *page;     /* ours for the child; NULL: the child drops */
-    struct lend__peer *as_peer;  /* this process, seen from the child */
+    bool is_active;                  /* locks are held */
+    struct lend__page *page;         /* ours for the child; NULL: the child drops */
+    struct lend__peer *as_peer;      /* this process, seen from the child */
     struct lend__mapping **mappings; /* by allocation index, for as_peer */
 } plan;
 
@@ -110,7 +110,8 @@ static bool copy_counts(struct lend__peer *peer) {
 static void count_for_family(struct lend__peer *peer) {
     peer->is_family_fork = true;
     for (uint32_t slot = 0; slot < peer->imported_room; slot++)
-        if (peer->imported[slot] && peer->imported[slot]->has_lease) lend__add_seq_cst(&lend__shm_held(peer->page)[slot], 1u);
+        if (peer->imported[slot] && peer->imported[slot]->has_lease)
+            lend__add_seq_cst(&lend__shm_held(peer->page)[slot], 1u);
     LEND_POINT("F4.family");
 }
 
@@ -204,7 +205,8 @@ static int make_as_peer(int lent_fd) {
     if (length < 0) return length;
     peer->address_bytes = (socklen_t)length;
     void *at = NULL;
-    long r = lend__sys.mmap(NULL, LEND_SHM_TABLE_BYTES, PROT_READ, MAP_SHARED | MAP_NORESERVE, LEDGER->table_fd, 0, &at);
+    long r =
+        lend__sys.mmap(NULL, LEND_SHM_TABLE_BYTES, PROT_READ, MAP_SHARED | MAP_NORESERVE, LEDGER->table_fd, 0, &at);
     if (r < 0) return (int)r;
     peer->table = at;
     r = lend__sys.mmap(NULL, LEND_SHM_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, lent_fd, 0, &at);
@@ -363,7 +365,8 @@ static void child_peer(struct lend__peer *peer, void *arg) {
 /* The allocation changes hands: from the parent's pool to the child's mapping of a peer's memory. */
 static void take_over_allocation(struct lend__allocation *allocation, void *arg) {
     (void)arg;
-    struct lend__mapping *m = plan.page && allocation->index < LEDGER->n_allocations ? plan.mappings[allocation->index] : NULL;
+    struct lend__mapping *m =
+        plan.page && allocation->index < LEDGER->n_allocations ? plan.mappings[allocation->index] : NULL;
     if (!m) {
         lend__region_fork_swap(&allocation->region, NULL);
         allocation->device->allocation_free(&allocation->extent);

@@ -105,8 +105,8 @@ int lend_handle_describe(const void *handle, size_t bytes, struct lend_handle_in
                          struct lend_error *error) {
     size_t size = ret_info->size;
     if (size < sizeof ret_info->size || size > sizeof *ret_info)
-        return lend__fail(error, -EINVAL, "lend_handle_describe", "info.size is %zu; set it to sizeof(struct lend_handle_info) = %zu",
-                          size, sizeof *ret_info);
+        return lend__fail(error, -EINVAL, "lend_handle_describe",
+                          "info.size is %zu; set it to sizeof(struct lend_handle_info) = %zu", size, sizeof *ret_info);
     struct lend__wire wire;
     int r = lend__wire_decode(handle, bytes, &wire, "lend_handle_describe", error);
     if (r < 0) return r;

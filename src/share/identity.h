@@ -21,8 +21,7 @@ int lend__identity_draw(struct lend__identity *ret);
 
 /* The abstract socket name of an exporter: "lend-<uid>-<32 hex digits>", or with a folder the path
  * "<folder>/lend-<uid>-<32 hex digits>". Returns the address's length, or -EINVAL when the path is too long. */
-int lend__identity_address(uint32_t uid, const uint8_t id[LEND__ID_BYTES], const char *folder,
-                           struct sockaddr_un *ret);
+int lend__identity_address(uint32_t uid, const uint8_t id[LEND__ID_BYTES], const char *folder, struct sockaddr_un *ret);
 
 /* Is a peer with this uid one of us? Equal uids; the overflow id is nobody in particular unless it is a real id of
  * the initial user namespace (facts: flaw 13). */

@@ -127,14 +127,15 @@ static int ask(int fd, struct lend__control_request *request, union answer *answ
     lend__control_drop_fds(&fds);
     if (r == 0 || r == -ECONNRESET) return -EOWNERDEAD;
     if (r < 0) return r;
-    if ((size_t)r < head || answer->reply.magic != LEND__CONTROL_MAGIC || answer->reply.bytes != (uint32_t)r) return -EBADMSG;
+    if ((size_t)r < head || answer->reply.magic != LEND__CONTROL_MAGIC || answer->reply.bytes != (uint32_t)r)
+        return -EBADMSG;
     if (answer->reply.code < 0) return answer->reply.code;
     return r - (int)head;
 }
 
 /* Collects all records of a part into a growing array. */
-static int collect(int fd, struct lend__control_request *request, uint32_t part, size_t record_bytes, void **ret, size_t *ret_n,
-                   uint64_t deadline) {
+static int collect(int fd, struct lend__control_request *request, uint32_t part, size_t record_bytes, void **ret,
+                   size_t *ret_n, uint64_t deadline) {
     union answer *answer = lend__zalloc(sizeof *answer);
     int r = answer ? 0 : -ENOMEM;
     request->report_part = part;
@@ -143,7 +144,8 @@ static int collect(int fd, struct lend__control_request *request, uint32_t part,
         r = ask(fd, request, answer, deadline);
         if (r < 0) break;
         uint64_t n = answer->reply.n_records, next = answer->reply.report_next;
-        if (n != (uint64_t)r / record_bytes || n * record_bytes != (uint64_t)r || (next != UINT64_MAX && next <= request->report_from && n == 0)) {
+        if (n != (uint64_t)r / record_bytes || n * record_bytes != (uint64_t)r ||
+            (next != UINT64_MAX && next <= request->report_from && n == 0)) {
             r = -EBADMSG;
             break;
         }
@@ -163,14 +165,16 @@ static int collect(int fd, struct lend__control_request *request, uint32_t part,
     return r < 0 ? r : 0;
 }
 
-static int collect_all(int fd, struct lend__control_request *request, bool with_all, struct lend_report *report, uint64_t deadline) {
+static int collect_all(int fd, struct lend__control_request *request, bool with_all, struct lend_report *report,
+                       uint64_t deadline) {
     struct lend_report_totals *totals = NULL;
     size_t n = 0;
     int r = collect(fd, request, LEND__REPORT_TOTALS, sizeof *totals, (void **)&totals, &n, deadline);
     if (r >= 0 && n == 1) report->totals = *totals;
     free(totals);
     if (r < 0 || n != 1) return r < 0 ? r : -EBADMSG;
-#define PART(part, member) collect(fd, request, part, sizeof *report->member, (void **)&report->member, &report->n_##member, deadline)
+#define PART(part, member) \
+    collect(fd, request, part, sizeof *report->member, (void **)&report->member, &report->n_##member, deadline)
     r = PART(LEND__REPORT_ALLOCATIONS, allocations);
     if (r >= 0) r = PART(LEND__REPORT_PINS, pins);
     if (r >= 0) r = PART(LEND__REPORT_PEERS, peers);
@@ -208,17 +212,19 @@ static int connect_exporter(const struct lend_exporter *exporter, uint64_t deadl
 static int explain(int code, const struct lend_exporter *exporter, struct lend_error *error) {
     const char *name = exporter ? exporter->address : "this process";
     if (code == -ETIMEDOUT)
-        return lend__fail(error, code, "lend_report_get", "%.90s did not answer within the deadline (is it stopped?)", name);
+        return lend__fail(error, code, "lend_report_get", "%.90s did not answer within the deadline (is it stopped?)",
+                          name);
     return lend__fail_sys(error, code, "lend_report_get", "report", name);
 }
 
-int lend_report_get(const struct lend_exporter *exporter, int with_all, int64_t deadline_ns, struct lend_report **ret_report,
-                    struct lend_error *error) {
+int lend_report_get(const struct lend_exporter *exporter, int with_all, int64_t deadline_ns,
+                    struct lend_report **ret_report, struct lend_error *error) {
     if (lend__is_raw_clone() || !exporter) {
         int r = lend__context_check("lend_report_get", error);
         if (r < 0) return r;
     }
-    uint64_t deadline = lend__deadline(deadline_ns, lend__context.deadline_ns ? lend__context.deadline_ns : 5000000000ll);
+    uint64_t deadline =
+        lend__deadline(deadline_ns, lend__context.deadline_ns ? lend__context.deadline_ns : 5000000000ll);
     struct lend_report *report = lend__zalloc(sizeof *report);
     if (!report) return explain(-ENOMEM, exporter, error);
     struct lend__control_request request = {.magic = LEND__CONTROL_MAGIC,
@@ -236,7 +242,8 @@ int lend_report_get(const struct lend_exporter *exporter, int with_all, int64_t 
         return explain(r, exporter, error);
     }
     read_command(report->totals.pid, report->totals.command, sizeof report->totals.command);
-    for (size_t i = 0; i < report->n_peers; i++) read_command(report->peers[i].pid, report->peers[i].command, sizeof report->peers[i].command);
+    for (size_t i = 0; i < report->n_peers; i++)
+        read_command(report->peers[i].pid, report->peers[i].command, sizeof report->peers[i].command);
     *ret_report = report;
     return 0;
 }
@@ -254,7 +261,7 @@ void lend_report_free(struct lend_report *report) {
 int lend_peers_list(struct lend_report_peer **ret_peers, size_t *ret_n, struct lend_error *error) {
     struct lend_report *report = NULL;
     int r = lend_report_get(NULL, 0, 0, &report, error);
-    if (r < 0) return r;
+    if (r < 0 || !report) return r;
     *ret_peers = report->peers;
     *ret_n = report->n_peers;
     report->peers = NULL;

@@ -30,10 +30,8 @@
 
 #define LEDGER (&lend__ledger)
 
-struct lend__ledger lend__ledger = {.lock = PTHREAD_MUTEX_INITIALIZER,
-                                    .table_fd = -1,
-                                    .free_slot = LEND__SLOT_NONE,
-                                    .limbo_first = LEND__SLOT_NONE};
+struct lend__ledger lend__ledger = {
+    .lock = PTHREAD_MUTEX_INITIALIZER, .table_fd = -1, .free_slot = LEND__SLOT_NONE, .limbo_first = LEND__SLOT_NONE};
 
 static uint64_t n_freeing; /* atomic: storages between the ledger and their pools */
 
@@ -93,7 +91,8 @@ static int table_files(int *ret_lock_fd, int *ret_table_fd) {
     long r = lend__sys.ftruncate(memfd, LEND_SHM_TABLE_BYTES);
     if (r < 0) return (int)r;
     r = lend__sys.fallocate(memfd, 0, 0, lend__page_bytes());
-    if (r >= 0) r = lend__sys.fallocate(memfd, 0, LEND_SHM_ALLOCATIONS_OFF, LEND_SHM_SLOTS_OFF - LEND_SHM_ALLOCATIONS_OFF);
+    if (r >= 0)
+        r = lend__sys.fallocate(memfd, 0, LEND_SHM_ALLOCATIONS_OFF, LEND_SHM_SLOTS_OFF - LEND_SHM_ALLOCATIONS_OFF);
     if (r < 0) return (int)r;
     /* Importers test their open file (shared); ours holds the lock for as long as we have it mapped. */
     return lend__life_lend(memfd, lend__context.has_open_file_locks, ret_lock_fd, ret_table_fd);
@@ -118,7 +117,8 @@ int lend__ledger_start(struct lend_error *error) {
     int r = table_files(&lock_fd, &table_fd);
     if (r < 0) return lend__fail_sys(error, r, "lend_reduce", "memfd_create", "the slot table");
     void *at = NULL;
-    long n = lend__sys.mmap(NULL, LEND_SHM_TABLE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, lock_fd, 0, &at);
+    long n =
+        lend__sys.mmap(NULL, LEND_SHM_TABLE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, lock_fd, 0, &at);
     if (n < 0) return lend__fail_sys(error, (int)n, "lend_reduce", "mmap", "the slot table");
     /* After our own mapping: nobody else can map it writable, whatever descriptor they get. FUTURE_WRITE is 5.1. */
     n = lend__sys.add_seals(table_fd, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
@@ -206,7 +206,7 @@ void lend__ledger_retire(struct lend__allocation *allocation) {
         LEDGER->allocations[index] = NULL;
         for (uint32_t i = 0; i < LEDGER->n_pages; i++) /* the index may name another allocation later */
             if (lend__page_was_given(LEDGER->pages[i], index))
-                LEDGER->pages[i]->given[index / 8] &= (uint8_t)~(1u << index % 8);
+                LEDGER->pages[i]->given[index / 8] &= (uint8_t) ~(1u << index % 8);
         struct lend_shm_allocation *shm = &lend__shm_allocations(LEDGER->table)[index];
         lend__store_release(&shm->state, (uint64_t)allocation->gen << 1 | 1);
 #ifndef LEND_MUTANT_NORETIRE
@@ -236,11 +236,11 @@ int lend__ledger_lend_locked(struct lend__storage *storage, const char *operatio
     int r = block ? name_allocation(block->allocation) : 0;
     if (r >= 0) r = new_slot(&slot);
     if (r == -ENOSPC)
-        return lend__fail_bytes(error, r, operation, (uint64_t)LEDGER->n_lent + 1, LEND_SHM_SLOTS_MAX,
-                                "this process lends %llu storages in %u allocations already, and can lend %u in %u; drop "
-                                "some tensors first",
-                                (unsigned long long)LEDGER->n_lent, LEDGER->n_allocations, LEND_SHM_SLOTS_MAX,
-                                LEND_SHM_ALLOCATIONS_MAX);
+        return lend__fail_bytes(
+            error, r, operation, (uint64_t)LEDGER->n_lent + 1, LEND_SHM_SLOTS_MAX,
+            "this process lends %llu storages in %u allocations already, and can lend %u in %u; drop "
+            "some tensors first",
+            (unsigned long long)LEDGER->n_lent, LEDGER->n_allocations, LEND_SHM_SLOTS_MAX, LEND_SHM_ALLOCATIONS_MAX);
     if (r < 0) return lend__fail_sys(error, r, operation, "fallocate", "a slot");
     struct lend__slot *mine = &LEDGER->slots[slot];
     mine->storage = storage;
@@ -389,10 +389,12 @@ int lend__ledger_find(const struct lend__wire *wire, struct lend__storage **ret,
     int r = 0;
     if (!storage) {
         r = lend__fail(error, -ESTALE, "lend_rebuild",
-                       "this process has freed the storage that the handle names (slot %u, generation %llu)", wire->slot,
-                       (unsigned long long)wire->slot_gen);
-    } else if (wire->storage_bytes != storage->bytes || wire->storage_off != (storage->block ? storage->block->off : 0)) {
-        r = lend__fail(error, -EBADMSG, "lend_rebuild", "the handle's range is not that of its storage (slot %u)", wire->slot);
+                       "this process has freed the storage that the handle names (slot %u, generation %llu)",
+                       wire->slot, (unsigned long long)wire->slot_gen);
+    } else if (wire->storage_bytes != storage->bytes ||
+               wire->storage_off != (storage->block ? storage->block->off : 0)) {
+        r = lend__fail(error, -EBADMSG, "lend_rebuild", "the handle's range is not that of its storage (slot %u)",
+                       wire->slot);
     } else {
         leave_limbo(wire->slot);
         *ret = lend__storage_ref(storage);

@@ -37,12 +37,12 @@ struct lend__page {
     int pidfd;   /* only where that lock cannot decide */
     uint32_t index;
     uint64_t nonce;
-    uint32_t pid; /* a label */
+    uint32_t pid;          /* a label */
     uint32_t parent_index; /* of a spare page: the page whose process asked for it; LEND__PAGE_NONE */
     bool has_connection;   /* its end triggers a test; without one the tick tests */
-    uint64_t since_ns;   /* CLOCK_BOOTTIME */
-    uint64_t tail;       /* announcements handled */
-    uint64_t limbo_bytes; /* what this page keeps in limbo, as of the last tick */
+    uint64_t since_ns;     /* CLOCK_BOOTTIME */
+    uint64_t tail;         /* announcements handled */
+    uint64_t limbo_bytes;  /* what this page keeps in limbo, as of the last tick */
     bool is_over_budget;
     uint8_t *given; /* bit per allocation whose descriptor this peer has: only those can it hold (facts: flaw 27) */
     uint32_t given_bits;
@@ -57,16 +57,17 @@ struct lend__pin {
 
 struct lend__ledger {
     pthread_mutex_t lock;
-    struct lend_shm_table *table; /* mapped writable; its open file holds the lock that says we live. NULL: not exporting */
-    int table_fd;                 /* another open file of it, for importers */
-    uint64_t table_reserved;      /* bytes of the slots part that have memory behind them */
+    struct lend_shm_table
+        *table;              /* mapped writable; its open file holds the lock that says we live. NULL: not exporting */
+    int table_fd;            /* another open file of it, for importers */
+    uint64_t table_reserved; /* bytes of the slots part that have memory behind them */
     struct lend__slot *slots;
     uint32_t n_slots, slots_room, free_slot;
     uint32_t limbo_first, n_limbo;
     uint64_t limbo_bytes, n_lent, lent_bytes;
     struct lend__allocation **allocations; /* by index; NULL: free */
     uint32_t n_allocations, allocations_room;
-    struct lend__page **pages; /* dense */
+    struct lend__page **pages;     /* dense */
     struct lend__page *ready_page; /* in stock for the next first contact; not among the pages */
     uint32_t n_pages, pages_room, n_unconnected;
     uint8_t page_used[LEND_SHM_PAGES_MAX / 8]; /* indexes in use */

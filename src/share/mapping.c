@@ -19,17 +19,16 @@ static struct lend__storage *storage_at(struct lend__region *region, const uint8
     struct lend__peer *peer = mapping->peer;
     for (uint32_t i = 0; i < peer->imported_room && !found; i++) {
         struct lend__storage *s = peer->imported[i];
-        if (s && s->mapping == mapping && address >= s->data && address < s->data + s->bytes) found = lend__storage_ref(s);
+        if (s && s->mapping == mapping && address >= s->data && address < s->data + s->bytes)
+            found = lend__storage_ref(s);
     }
     lend__import_unlock();
     return found;
 }
 
 void lend__mapping_set_region(struct lend__mapping *mapping) {
-    mapping->region = (struct lend__region){.base = mapping->extent.base,
-                                            .bytes = mapping->extent.bytes,
-                                            .storage_at = storage_at,
-                                            .owner = mapping};
+    mapping->region = (struct lend__region){
+        .base = mapping->extent.base, .bytes = mapping->extent.bytes, .storage_at = storage_at, .owner = mapping};
 }
 
 int lend__mapping_new(const struct lend__mapping_request *request, int *fd, struct lend__mapping **ret,
@@ -37,7 +36,8 @@ int lend__mapping_new(const struct lend__mapping_request *request, int *fd, stru
     const struct lend__device_ops *device = lend__device_get(kDLCPU);
     struct lend__mapping *mapping = lend__zalloc(sizeof *mapping);
     if (!mapping) return lend__fail(error, -ENOMEM, "lend_rebuild", "no memory for the record of a mapping");
-    int r = device->allocation_import(*fd, request->fd_offset, request->bytes, request->is_read_only, &mapping->extent, error);
+    int r = device->allocation_import(*fd, request->fd_offset, request->bytes, request->is_read_only, &mapping->extent,
+                                      error);
     if (r < 0) {
         free(mapping);
         return r;

@@ -61,7 +61,8 @@ static unsigned descriptors_of(const struct lend__storage *storage, int fds[2], 
 }
 
 /* Sends everything. On a stream a message may go in parts; once a part has gone the rest must follow. */
-static int send_all(int fd, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds, uint64_t deadline, size_t *ret_sent) {
+static int send_all(int fd, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds, uint64_t deadline,
+                    size_t *ret_sent) {
     union {
         struct cmsghdr align;
         char bytes[CMSG_SPACE(2 * sizeof(int))];
@@ -93,12 +94,14 @@ static int send_all(int fd, const uint8_t *bytes, size_t n, const int *fds, unsi
 
 static int explain_send(int code, struct lend_error *error) {
     if (code == -ETIMEDOUT)
-        return lend__fail(error, code, "lend_send", "the socket stayed full until the deadline; nothing was sent, and the tensor is not pinned");
+        return lend__fail(error, code, "lend_send",
+                          "the socket stayed full until the deadline; nothing was sent, and the tensor is not pinned");
     if (code == -ECONNRESET) code = -EPIPE;
     if (code == -EPIPE) return lend__fail(error, code, "lend_send", "the other end of the socket is closed");
     if (code == -ETOOMANYREFS)
-        return lend__fail(error, code, "lend_send",
-                          "too many descriptors of this user are in flight in sockets; let a receiver read, or raise RLIMIT_NOFILE");
+        return lend__fail(
+            error, code, "lend_send",
+            "too many descriptors of this user are in flight in sockets; let a receiver read, or raise RLIMIT_NOFILE");
     return lend__fail_sys(error, code, "lend_send", "sendmsg", "the message");
 }
 
@@ -126,7 +129,8 @@ int lend_send(int socket_fd, struct lend_tensor *tensor, const struct lend_reduc
     message.header.has = htole32(has);
     LEND_POINT("S1.before-send");
     if (r >= 0)
-        r = send_all(socket_fd, message.bytes, sizeof message.header + n, fds, n_fds, lend__context_deadline(deadline_ns), &sent);
+        r = send_all(socket_fd, message.bytes, sizeof message.header + n, fds, n_fds,
+                     lend__context_deadline(deadline_ns), &sent);
     LEND_POINT("S1.sent");
     lend__reduce_end(tensor, &pinned, &reduced, r >= 0);
     return r < 0 ? explain_send(r, error) : outcome;
@@ -147,7 +151,8 @@ static long peek(int fd, struct arrival *arrival) {
         char bytes[CMSG_SPACE(LEND__CONTROL_FDS_MAX * sizeof(int))];
     } control;
     struct iovec iov = {arrival->bytes, sizeof arrival->bytes};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    struct msghdr msg = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
     long r = lend__sys.recvmsg(fd, &msg, MSG_PEEK | MSG_DONTWAIT);
     if (r < 0) return r;
     lend__control_take_fds(&msg, &arrival->fds);
@@ -182,7 +187,8 @@ static int check_header(const struct arrival *arrival, bool is_stream, size_t *r
 
 /* Waits until one whole message lies in front; it is not yet taken off the socket. Descriptors are in arrival->fds,
  * owned by the caller; on error none is left open. */
-static int receive(int fd, uint64_t deadline, struct arrival *arrival, struct message_header *ret_header, struct lend_error *error) {
+static int receive(int fd, uint64_t deadline, struct arrival *arrival, struct message_header *ret_header,
+                   struct lend_error *error) {
     int type = 0;
     socklen_t bytes = sizeof type;
     long r = lend__sys.getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &bytes);
@@ -193,7 +199,8 @@ static int receive(int fd, uint64_t deadline, struct arrival *arrival, struct me
         r = peek(fd, arrival);
         if (r == 0) {
             lend__control_drop_fds(&arrival->fds); /* an empty packet can carry some */
-            return lend__fail(error, -EPIPE, "lend_recv", "the other end of the socket is closed, and nothing is left to read");
+            return lend__fail(error, -EPIPE, "lend_recv",
+                              "the other end of the socket is closed, and nothing is left to read");
         }
         if (r < 0 && r != -EAGAIN) return lend__fail_sys(error, (int)r, "lend_recv", "recvmsg", "the message");
         if (r > 0) {
@@ -206,8 +213,10 @@ static int receive(int fd, uint64_t deadline, struct arrival *arrival, struct me
             lend__control_drop_fds(&arrival->fds);
             if (code == -EBADMSG) {
                 consume(fd, arrival->n);
-                return lend__fail(error, code, "lend_recv", "what lay on the socket (%zu bytes) is not a message of lend_send; it has been taken off",
-                                  arrival->n);
+                return lend__fail(
+                    error, code, "lend_recv",
+                    "what lay on the socket (%zu bytes) is not a message of lend_send; it has been taken off",
+                    arrival->n);
             }
         }
         /* Nothing, or a part: poll would say "readable" at once for a part, so wait a little for more of it. */
@@ -222,8 +231,9 @@ static int receive(int fd, uint64_t deadline, struct arrival *arrival, struct me
 
 /* The exporter is gone. When its table came along and its lock says so too, the frozen word decides what the handle is
  * worth; without the table there is no telling (-EOWNERDEAD). */
-static int rebuild_frozen(const struct lend__wire *wire, struct arrival *arrival, uint32_t has, const struct lend_rebuild_opts *opts,
-                          struct lend_tensor **ret_tensor, struct lend_error *error) {
+static int rebuild_frozen(const struct lend__wire *wire, struct arrival *arrival, uint32_t has,
+                          const struct lend_rebuild_opts *opts, struct lend_tensor **ret_tensor,
+                          struct lend_error *error) {
     if (!(has & HAS_TABLE)) return -EOWNERDEAD;
     /* Its socket was gone; the lock follows within a moment, unless something else still runs on its memory. */
     for (int n = 0; !lend__life_is_over_shared(arrival->fds.fd[0]); n++) {
@@ -235,7 +245,8 @@ static int rebuild_frozen(const struct lend__wire *wire, struct arrival *arrival
     lend__import_unlock();
     if (!peer) return lend__fail(error, -ENOMEM, "lend_recv", "no memory for the record of an exporter");
     int none = -1;
-    int r = lend__contact_frozen(peer, wire, &arrival->fds.fd[0], has & HAS_ALLOCATION ? &arrival->fds.fd[1] : &none, error);
+    int r = lend__contact_frozen(peer, wire, &arrival->fds.fd[0], has & HAS_ALLOCATION ? &arrival->fds.fd[1] : &none,
+                                 error);
     if (r >= 0) r = lend__rebuild_wire(wire, opts, ret_tensor, error);
     lend__peer_release(peer);
     return r;
@@ -243,8 +254,8 @@ static int rebuild_frozen(const struct lend__wire *wire, struct arrival *arrival
 
 /* Errors after which the same message may be received by a later call: it stays on the socket. */
 static bool is_worth_another_try(int code) {
-    return code == -EMFILE || code == -ENFILE || code == -ENOMEM || code == -ETIMEDOUT || code == -EAGAIN || code == -EACCES ||
-           code == -EINVAL;
+    return code == -EMFILE || code == -ENFILE || code == -ENOMEM || code == -ETIMEDOUT || code == -EAGAIN ||
+           code == -EACCES || code == -EINVAL;
 }
 
 int lend_recv(int socket_fd, const struct lend_rebuild_opts *opts, int64_t deadline_ns, struct lend_tensor **ret_tensor,
@@ -260,7 +271,8 @@ int lend_recv(int socket_fd, const struct lend_rebuild_opts *opts, int64_t deadl
     struct lend__wire wire;
     r = arrival.fds.n == (unsigned)!!(has & HAS_TABLE) + (unsigned)!!(has & HAS_ALLOCATION)
             ? lend__wire_decode(arrival.bytes + sizeof header, le32toh(header.handle_bytes), &wire, "lend_recv", error)
-            : lend__fail(error, -EBADMSG, "lend_recv", "the message came with %u descriptors and announces others", arrival.fds.n);
+            : lend__fail(error, -EBADMSG, "lend_recv", "the message came with %u descriptors and announces others",
+                         arrival.fds.n);
     if (r >= 0) r = lend__rebuild_wire(&wire, opts, ret_tensor, error);
     if (r == -EOWNERDEAD) r = rebuild_frozen(&wire, &arrival, has, opts, ret_tensor, error);
     lend__control_drop_fds(&arrival.fds);

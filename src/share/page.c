@@ -280,7 +280,7 @@ void lend__page_drop(struct lend__page *page) {
         LEDGER->pages[i] = LEDGER->pages[--LEDGER->n_pages];
         break;
     }
-    LEDGER->page_used[page->index / 8] &= (uint8_t)~(1u << page->index % 8);
+    LEDGER->page_used[page->index / 8] &= (uint8_t) ~(1u << page->index % 8);
     if (page->has_connection)
         lend__service_forget_page(page);
     else

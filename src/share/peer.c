@@ -19,7 +19,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define N_BUCKETS 256 /* by the first byte of a random id */
+#define N_BUCKETS 256       /* by the first byte of a random id */
 #define EOF_NS 100000000ull /* how long the end of a connection may come before the end of its process */
 
 static pthread_mutex_t import_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -237,7 +237,8 @@ void lend__peers_notice_deaths(void) {
     lend__import_lock();
     lend__peers_visit(notice_death, &deaths);
     lend__import_unlock();
-    for (unsigned i = 0; i < deaths.n; i++) lend__watch_emit(LEND_WATCH_EXPORTER_DIED, deaths.list[i].pid, deaths.list[i].bytes);
+    for (unsigned i = 0; i < deaths.n; i++)
+        lend__watch_emit(LEND_WATCH_EXPORTER_DIED, deaths.list[i].pid, deaths.list[i].bytes);
 }
 
 /* Grows an array of pointers to hold `index`, doubling. */

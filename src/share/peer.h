@@ -29,17 +29,17 @@ struct lend__peer {
     struct lend__peer *next; /* in its hash bucket */
     struct sockaddr_un address;
     socklen_t address_bytes;
-    uint32_t n_users;  /* threads that are about to use it without the lock */
-    bool is_calling;   /* a thread is in a round trip */
-    bool is_dead;      /* atomic, for good: the kernel said so (lend__peer_known_dead) */
-    uint64_t eof_ns;   /* when the end of its connection was first seen, while the kernel has not yet said so */
+    uint32_t n_users; /* threads that are about to use it without the lock */
+    bool is_calling;  /* a thread is in a round trip */
+    bool is_dead;     /* atomic, for good: the kernel said so (lend__peer_known_dead) */
+    uint64_t eof_ns;  /* when the end of its connection was first seen, while the kernel has not yet said so */
 
     struct lend_shm_table *table; /* mapped read-only; NULL: no contact yet */
     int table_fd;                 /* its lock is tested through this, and lend_send passes it on */
     struct lend_shm_page *page;   /* ours; NULL: none (a dead exporter's tensors that came with a message) */
     uint32_t page_index;
     uint64_t page_nonce;
-    uint64_t ring_head; /* what we last published */
+    uint64_t ring_head;                 /* what we last published */
     struct lend_shm_page *pending_page; /* mapped by the call under way, not yet installed: a fork must know it */
     int connection_fd;
     int pidfd; /* only where the table has no lock */
@@ -55,9 +55,9 @@ struct lend__peer {
     uint64_t cells_busy[LEND_SHM_CELLS / 64]; /* a rebuild of ours is under way in the cell */
     uint32_t next_cell, n_cells_since_kick;
 
-    struct lend__spare spare;           /* for the fork under way */
-    struct lend_shm_page *family_page;  /* in a child without a spare: keeps the parent's page alive */
-    bool is_family_fork;                /* decided in the prepare handler */
+    struct lend__spare spare;          /* for the fork under way */
+    struct lend_shm_page *family_page; /* in a child without a spare: keeps the parent's page alive */
+    bool is_family_fork;               /* decided in the prepare handler */
 };
 
 void lend__import_lock(void);

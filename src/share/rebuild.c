@@ -4,6 +4,7 @@
  *
  * The order within the lock is part of the protocol: the pin's token in a cell (P2), the count (L1), the word (L2), the
  * tensor made, and only then the cell "used"; whatever fails undoes what came before, and the pin stays good. */
+#include "share/rebuild.h"
 #include "base/error.h"
 #include "base/point.h"
 #include "base/sys.h"
@@ -13,7 +14,6 @@
 #include "share/ledger.h"
 #include "share/mapping.h"
 #include "share/peer.h"
-#include "share/rebuild.h"
 #include "tensor/tensor.h"
 
 #include <errno.h>
@@ -35,7 +35,7 @@ struct rebuild {
     const struct lend__extent_bits *checked;
     bool wants_read_only, wants_writable;
     int64_t deadline_ns;
-    uint64_t deadline; /* 0: the clock has not been asked yet (it never is on the warm path) */
+    uint64_t deadline;             /* 0: the clock has not been asked yet (it never is on the warm path) */
     struct lend__mapping *retired; /* to be unmapped after the lock */
     struct lend__storage *orphan;  /* to be given back after the lock */
     bool waits_for_cell;
@@ -48,10 +48,11 @@ static uint64_t deadline_of(struct rebuild *job) {
 }
 
 static int stale(struct rebuild *job) {
-    return lend__fail(job->error, -ESTALE, OPERATION,
-                      "the storage that the handle names (slot %u, generation %llu) is gone: its exporter dropped it and nothing "
-                      "held it; hold the tensor, or pin the handle, until it is rebuilt",
-                      job->wire->slot, (unsigned long long)job->wire->slot_gen);
+    return lend__fail(
+        job->error, -ESTALE, OPERATION,
+        "the storage that the handle names (slot %u, generation %llu) is gone: its exporter dropped it and nothing "
+        "held it; hold the tensor, or pin the handle, until it is rebuilt",
+        job->wire->slot, (unsigned long long)job->wire->slot_gen);
 }
 
 static int forged(struct rebuild *job) {
@@ -64,8 +65,9 @@ static int forged(struct rebuild *job) {
 static int finish(struct rebuild *job, struct lend__storage *storage, struct lend_tensor **ret) {
     bool is_read_only = storage->is_read_only || job->wire->is_read_only;
     if (is_read_only && job->wants_writable)
-        return lend__fail(job->error, -EACCES, OPERATION,
-                          "the tensor is lent read-only; rebuild it without LEND_REBUILD_WRITABLE, or lend_tensor_copy it");
+        return lend__fail(
+            job->error, -EACCES, OPERATION,
+            "the tensor is lent read-only; rebuild it without LEND_REBUILD_WRITABLE, or lend_tensor_copy it");
     int r = lend__tensor_make(job->geometry, job->checked, storage, is_read_only || job->wants_read_only, ret);
     return r < 0 ? lend__fail(job->error, r, OPERATION, "no memory for the tensor object") : 0;
 }
@@ -92,7 +94,8 @@ static int rebuild_own(struct rebuild *job, struct lend_tensor **ret) {
 /* --- another process's: all under the import lock ------------------------------------------------------------------ */
 
 /* Is what lives in the slot what the handle says? The entry is the exporter's word, the mapping the kernel's (I-5). */
-static bool entry_matches(const struct lend__peer *peer, const struct lend__wire *wire, const struct lend__mapping *mapping) {
+static bool entry_matches(const struct lend__peer *peer, const struct lend__wire *wire,
+                          const struct lend__mapping *mapping) {
     const struct lend_shm_slot *entry = &lend__shm_slots(peer->table)[wire->slot];
     if (entry->allocation != wire->allocation || entry->allocation_gen != wire->allocation_gen ||
         entry->offset != wire->storage_off || entry->bytes != wire->storage_bytes)
@@ -102,7 +105,8 @@ static bool entry_matches(const struct lend__peer *peer, const struct lend__wire
     return !__builtin_add_overflow(wire->storage_off, wire->storage_bytes, &end) && end <= mapping->extent.bytes;
 }
 
-static struct lend__storage *new_storage(struct lend__peer *peer, const struct lend__wire *wire, struct lend__mapping *mapping) {
+static struct lend__storage *new_storage(struct lend__peer *peer, const struct lend__wire *wire,
+                                         struct lend__mapping *mapping) {
     void *at = NULL;
     if (lend__sys.realloc(NULL, sizeof(struct lend__storage), &at) < 0) return NULL;
     struct lend__storage *storage = at;
@@ -125,7 +129,8 @@ static struct lend__storage *new_storage(struct lend__peer *peer, const struct l
 }
 
 /* The lease is ours (or nobody can end it): the storage becomes known. */
-static int adopt(struct rebuild *job, struct lend__peer *peer, struct lend__mapping *mapping, struct lend__storage **ret) {
+static int adopt(struct rebuild *job, struct lend__peer *peer, struct lend__mapping *mapping,
+                 struct lend__storage **ret) {
     const struct lend__wire *wire = job->wire;
     int r = !entry_matches(peer, wire, mapping) ? forged(job) : lend__peer_room_imported(peer, wire->slot);
     struct lend__storage *storage = r < 0 ? NULL : new_storage(peer, wire, mapping);
@@ -189,20 +194,23 @@ static int take_closing(struct rebuild *job, struct lend__peer *peer, struct len
         if (lend__deadline_passed(deadline_of(job))) {
             lend__lease_give_back(peer, wire->slot);
             return lend__fail(job->error, -EAGAIN, OPERATION,
-                              "the exporter (pid %u) is just closing slot %u and has not gone on within the deadline (is it stopped?)",
+                              "the exporter (pid %u) is just closing slot %u and has not gone on within the deadline "
+                              "(is it stopped?)",
                               peer->table->pid, wire->slot);
         }
     }
 }
 
 /* A dead exporter's tensor that came with a message, without a page of ours: its frozen word decides. */
-static int take_frozen(struct rebuild *job, struct lend__peer *peer, struct lend__mapping *mapping, struct lend__storage **ret) {
+static int take_frozen(struct rebuild *job, struct lend__peer *peer, struct lend__mapping *mapping,
+                       struct lend__storage **ret) {
     uint64_t word = lend__load_seq_cst(&lend__shm_slots(peer->table)[job->wire->slot].word);
     if (LEND_SHM_GEN(word) != job->wire->slot_gen || LEND_SHM_STATE(word) == LEND_SHM_FREE) return stale(job);
     return adopt(job, peer, mapping, ret);
 }
 
-static int obtain_storage(struct rebuild *job, struct lend__peer *peer, struct lend__mapping *mapping, struct lend__storage **ret) {
+static int obtain_storage(struct rebuild *job, struct lend__peer *peer, struct lend__mapping *mapping,
+                          struct lend__storage **ret) {
     const struct lend__wire *wire = job->wire;
     struct lend__storage *storage = living(peer, wire->slot);
     if (storage) return join(job, storage, ret);
@@ -210,17 +218,15 @@ static int obtain_storage(struct rebuild *job, struct lend__peer *peer, struct l
     if (wire->slot >= lend__load_acquire(&peer->table->n_slots)) return stale(job);
     if (!peer->page) return take_frozen(job, peer, mapping, ret);
     switch (lend__lease_take(peer, wire->slot, wire->slot_gen)) {
-    case LEND__TAKE_OK:
-        return adopt(job, peer, mapping, ret);
-    case LEND__TAKE_CLOSING:
-        return take_closing(job, peer, ret);
-    default:
-        return stale(job);
+    case LEND__TAKE_OK: return adopt(job, peer, mapping, ret);
+    case LEND__TAKE_CLOSING: return take_closing(job, peer, ret);
+    default: return stale(job);
     }
 }
 
 /* The import lock is held, the peer is in contact, the allocation is mapped. */
-static int rebuild_warm(struct rebuild *job, struct lend__peer *peer, struct lend__mapping *mapping, struct lend_tensor **ret) {
+static int rebuild_warm(struct rebuild *job, struct lend__peer *peer, struct lend__mapping *mapping,
+                        struct lend_tensor **ret) {
     if (__builtin_expect(peer->seen_retired != lend__load_relaxed(&peer->table->n_retired), 0))
         job->retired = lend__peer_sweep_retired(peer);
     if (mapping && mapping != lend__peer_mapping(peer, mapping->index, mapping->gen)) return stale(job);
@@ -271,8 +277,10 @@ static int rebuild_other(struct rebuild *job, struct lend_tensor **ret) {
         int r = try_warm(job, ret);
         if (r == -EAGAIN && job->waits_for_cell) {
             if (lend__deadline_passed(deadline_of(job)))
-                return lend__fail(job->error, -EAGAIN, OPERATION,
-                                  "the exporter has not acknowledged %u earlier pins within the deadline (is it stopped?)", LEND_SHM_CELLS);
+                return lend__fail(
+                    job->error, -EAGAIN, OPERATION,
+                    "the exporter has not acknowledged %u earlier pins within the deadline (is it stopped?)",
+                    LEND_SHM_CELLS);
             lend__sleep_ns(WAIT_NS);
             continue;
         }
@@ -280,15 +288,17 @@ static int rebuild_other(struct rebuild *job, struct lend_tensor **ret) {
         r = contact(job);
         if (r < 0) return r;
         if (lend__deadline_passed(deadline_of(job))) /* a contact succeeded, and what it brought is gone again */
-            return lend__fail(job->error, -EAGAIN, OPERATION, "the exporter retires the allocation again and again; try again");
+            return lend__fail(job->error, -EAGAIN, OPERATION,
+                              "the exporter retires the allocation again and again; try again");
     }
 }
 
 static int check_opts(const struct lend_rebuild_opts *opts, struct rebuild *job) {
     if (!opts) return 0;
     if (opts->size != sizeof *opts)
-        return lend__fail(job->error, -EINVAL, OPERATION, "opts.size is %zu; set it to sizeof(struct lend_rebuild_opts) = %zu",
-                          opts->size, sizeof *opts);
+        return lend__fail(job->error, -EINVAL, OPERATION,
+                          "opts.size is %zu; set it to sizeof(struct lend_rebuild_opts) = %zu", opts->size,
+                          sizeof *opts);
     if (opts->flags & ~(uint32_t)(LEND_REBUILD_READ_ONLY | LEND_REBUILD_WRITABLE) || opts->reserved)
         return lend__fail(job->error, -EINVAL, OPERATION, "opts.flags 0x%x has unknown bits", opts->flags);
     job->wants_read_only = opts->flags & LEND_REBUILD_READ_ONLY;
@@ -302,7 +312,8 @@ static int check_wire(struct rebuild *job) {
     const struct lend__wire *wire = job->wire;
     uint64_t end;
     if (wire->device_type != kDLCPU)
-        return lend__fail(job->error, -ENODEV, OPERATION, "the tensor lies on a device of type %d, and this build has no back end for it",
+        return lend__fail(job->error, -ENODEV, OPERATION,
+                          "the tensor lies on a device of type %d, and this build has no back end for it",
                           wire->device_type);
     if (wire->allocation == LEND__CONTROL_NONE ? wire->storage_bytes != 0
                                                : __builtin_add_overflow(wire->storage_off, wire->storage_bytes, &end))
@@ -310,13 +321,14 @@ static int check_wire(struct rebuild *job) {
     if (wire->slot >= LEND_SHM_SLOTS_MAX) return forged(job);
     /* A hostile handle must not send us knocking at another user's door. */
     if (!wire->socket_path && wire->exporter.uid != lend__context.identity.uid)
-        return lend__fail(job->error, -EPERM, OPERATION, "the handle names an exporter of user %u, and this process runs as %u",
-                          wire->exporter.uid, lend__context.identity.uid);
+        return lend__fail(job->error, -EPERM, OPERATION,
+                          "the handle names an exporter of user %u, and this process runs as %u", wire->exporter.uid,
+                          lend__context.identity.uid);
     return 0;
 }
 
-int lend__rebuild_wire(const struct lend__wire *wire, const struct lend_rebuild_opts *opts, struct lend_tensor **ret_tensor,
-                       struct lend_error *error) {
+int lend__rebuild_wire(const struct lend__wire *wire, const struct lend_rebuild_opts *opts,
+                       struct lend_tensor **ret_tensor, struct lend_error *error) {
     struct lend__geometry geometry = {
         .dtype = wire->dtype,
         .is_padded = wire->is_padded,
@@ -330,7 +342,8 @@ int lend__rebuild_wire(const struct lend__wire *wire, const struct lend_rebuild_
     int r = check_opts(opts, &job);
     if (r < 0) return r;
     if (lend__geometry_check(&geometry, wire->storage_bytes, &checked, OPERATION, NULL) < 0)
-        return lend__fail(error, -EBADMSG, OPERATION, "the handle's dtype, shape, strides and offset do not fit its storage of %llu bytes",
+        return lend__fail(error, -EBADMSG, OPERATION,
+                          "the handle's dtype, shape, strides and offset do not fit its storage of %llu bytes",
                           (unsigned long long)wire->storage_bytes);
     r = check_wire(&job);
     if (r < 0) return r;
@@ -338,8 +351,8 @@ int lend__rebuild_wire(const struct lend__wire *wire, const struct lend_rebuild_
     return rebuild_other(&job, ret_tensor);
 }
 
-int lend_rebuild(const void *handle, size_t bytes, const struct lend_rebuild_opts *opts, struct lend_tensor **ret_tensor,
-                 struct lend_error *error) {
+int lend_rebuild(const void *handle, size_t bytes, const struct lend_rebuild_opts *opts,
+                 struct lend_tensor **ret_tensor, struct lend_error *error) {
     struct lend__wire wire;
     int r = lend__context_check(OPERATION, error);
     if (r >= 0) r = lend__wire_decode(handle, bytes, &wire, OPERATION, error);

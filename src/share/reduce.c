@@ -25,10 +25,12 @@ static bool is_pinned(const struct lend_reduce_opts *opts) {
 
 static int check_opts(const struct lend_reduce_opts *opts, struct lend_error *error) {
     if (opts->size != sizeof *opts)
-        return lend__fail(error, -EINVAL, OPERATION, "opts.size is %zu; set it to sizeof(struct lend_reduce_opts) = %zu", opts->size,
+        return lend__fail(error, -EINVAL, OPERATION,
+                          "opts.size is %zu; set it to sizeof(struct lend_reduce_opts) = %zu", opts->size,
                           sizeof *opts);
     if (opts->mode > LEND_MODE_MOVE)
-        return lend__fail(error, -EINVAL, OPERATION, "opts.mode %u is none of share (0), snapshot (1), move (2)", opts->mode);
+        return lend__fail(error, -EINVAL, OPERATION, "opts.mode %u is none of share (0), snapshot (1), move (2)",
+                          opts->mode);
     if (opts->flags & ~(uint32_t)(LEND_REDUCE_PIN | LEND_REDUCE_NO_COPY | LEND_REDUCE_READ_ONLY))
         return lend__fail(error, -EINVAL, OPERATION, "opts.flags 0x%x has unknown bits", opts->flags);
     return 0;
@@ -54,8 +56,8 @@ static void fill_tensor(struct lend__wire *wire, const struct lend_tensor *tenso
     memcpy(wire->dims, tensor->dims, 2 * (size_t)tensor->ndim * sizeof tensor->dims[0]);
 }
 
-static void fill_range(struct lend__wire *wire, uint32_t allocation, uint32_t gen, uint64_t allocation_bytes, uint64_t off,
-                       const struct lend__storage *storage) {
+static void fill_range(struct lend__wire *wire, uint32_t allocation, uint32_t gen, uint64_t allocation_bytes,
+                       uint64_t off, const struct lend__storage *storage) {
     wire->allocation = allocation;
     wire->allocation_gen = gen;
     wire->allocation_bytes = allocation_bytes;
@@ -67,26 +69,30 @@ static void fill_range(struct lend__wire *wire, uint32_t allocation, uint32_t ge
 
 /* --- an own storage -------------------------------------------------------------------------------------------------- */
 
-static int reduce_own(const struct lend_reduce_opts *opts, bool with_pin, struct lend__reduced *ret, struct lend_error *error) {
+static int reduce_own(const struct lend_reduce_opts *opts, bool with_pin, struct lend__reduced *ret,
+                      struct lend_error *error) {
     struct lend__storage *storage = ret->storage;
     int r = lend__service_start(error);
     if (r < 0) return r;
     lend__ledger_lock();
     r = lend__ledger_lend_locked(storage, OPERATION, error);
     if (r >= 0 && with_pin)
-        r = lend__pin_new(storage->slot, LEND__PAGE_NONE, lend__context.identity.pid, opts->pin_ns_max, &ret->wire.pin_token, error);
+        r = lend__pin_new(storage->slot, LEND__PAGE_NONE, lend__context.identity.pid, opts->pin_ns_max,
+                          &ret->wire.pin_token, error);
     lend__ledger_unlock();
     if (r < 0) return r;
     if (with_pin && opts->pin_ns_max) lend__service_wake(); /* somebody must look at the clock */
     ret->wire.exporter = lend__context.identity;
     const struct lend__allocation *allocation = storage->block ? storage->block->allocation : NULL;
     if (allocation)
-        fill_range(&ret->wire, allocation->index, allocation->gen, allocation->extent.bytes, storage->block->off, storage);
+        fill_range(&ret->wire, allocation->index, allocation->gen, allocation->extent.bytes, storage->block->off,
+                   storage);
     else
         fill_range(&ret->wire, LEND__CONTROL_NONE, 0, 0, 0, storage);
     if (lend__context.socket_dir[0]) {
         struct sockaddr_un address;
-        lend__identity_address(lend__context.identity.uid, lend__context.identity.id, lend__context.socket_dir, &address);
+        lend__identity_address(lend__context.identity.uid, lend__context.identity.id, lend__context.socket_dir,
+                               &address);
         memcpy(ret->socket_path, address.sun_path, sizeof ret->socket_path);
         ret->wire.socket_path = ret->socket_path;
         ret->wire.socket_path_bytes = (uint32_t)strlen(ret->socket_path);
@@ -111,7 +117,8 @@ static void fill_exporter(struct lend__reduced *ret, const struct lend__peer *pe
 
 /* The pin stands at the exporter. A dead exporter reuses nothing any more, so nothing needs to be pinned; its tensors
  * travel by lend_send, which carries the descriptors. */
-static int reduce_imported(const struct lend_reduce_opts *opts, bool with_pin, struct lend__reduced *ret, struct lend_error *error) {
+static int reduce_imported(const struct lend_reduce_opts *opts, bool with_pin, struct lend__reduced *ret,
+                           struct lend_error *error) {
     struct lend__storage *storage = ret->storage;
     struct lend__peer *peer = storage->peer;
     fill_exporter(ret, peer);
@@ -126,8 +133,8 @@ static int reduce_imported(const struct lend_reduce_opts *opts, bool with_pin, s
     lend__import_unlock();
     int r = 0;
     if (!lend__peer_is_dead(peer))
-        r = lend__contact_pin(peer, storage->slot, storage->slot_gen, opts->pin_ns_max, lend__context_deadline(opts->deadline_ns),
-                              &ret->wire.pin_token, error);
+        r = lend__contact_pin(peer, storage->slot, storage->slot_gen, opts->pin_ns_max,
+                              lend__context_deadline(opts->deadline_ns), &ret->wire.pin_token, error);
     if (r == -EOWNERDEAD && lend__peer_is_dead(peer)) r = 0; /* it died on the way; a refusal alone does not say so */
     lend__peer_release(peer);
     return r;
@@ -167,7 +174,8 @@ int lend__reduce_wire(struct lend_tensor *tensor, const struct lend_reduce_opts 
     bool is_private = storage->kind == LEND__STORAGE_PRIVATE;
     if (is_private && (opts->flags & LEND_REDUCE_NO_COPY))
         return lend__fail(error, -EOPNOTSUPP, OPERATION,
-                          "the tensor lies in private memory and LEND_REDUCE_NO_COPY forbids a copy; make it with lend_tensor_new in a "
+                          "the tensor lies in private memory and LEND_REDUCE_NO_COPY forbids a copy; make it with "
+                          "lend_tensor_new in a "
                           "pool, or lend_tensor_copy it into one");
     if (is_private || opts->mode == LEND_MODE_SNAPSHOT) {
         r = reduce_copy(tensor, opts, ret, error);
@@ -184,7 +192,8 @@ int lend__reduce_wire(struct lend_tensor *tensor, const struct lend_reduce_opts 
     return r;
 }
 
-void lend__reduce_end(struct lend_tensor *tensor, const struct lend_reduce_opts *opts, struct lend__reduced *reduced, bool is_sent) {
+void lend__reduce_end(struct lend_tensor *tensor, const struct lend_reduce_opts *opts, struct lend__reduced *reduced,
+                      bool is_sent) {
     if (!is_sent && reduced->wire.pin_token) lend__pin_cancel_wire(&reduced->wire, 0, NULL);
     if (is_sent && opts && opts->mode == LEND_MODE_MOVE) {
         /* Whoever calls with the tensor from now on gets -ESTALE; other tensors of the storage live on. */
@@ -195,17 +204,18 @@ void lend__reduce_end(struct lend_tensor *tensor, const struct lend_reduce_opts 
     reduced->storage = NULL;
 }
 
-int lend_reduce(struct lend_tensor *tensor, const struct lend_reduce_opts *opts, void *buf, size_t buf_bytes, size_t *ret_bytes,
-                struct lend_error *error) {
+int lend_reduce(struct lend_tensor *tensor, const struct lend_reduce_opts *opts, void *buf, size_t buf_bytes,
+                size_t *ret_bytes, struct lend_error *error) {
     struct lend__reduced reduced;
     int r = lend__context_check(OPERATION, error);
     if (r >= 0) r = lend__reduce_wire(tensor, opts, &reduced, error);
     if (r < 0) return r;
     int encoded = lend__wire_encode(&reduced.wire, buf, buf_bytes, ret_bytes);
     if (encoded < 0)
-        lend__fail_bytes(error, encoded, OPERATION, *ret_bytes, buf_bytes,
-                         "the handle takes %zu bytes and the buffer has %zu; LEND_HANDLE_BYTES_MAX = %d are always enough", *ret_bytes,
-                         buf_bytes, LEND_HANDLE_BYTES_MAX);
+        lend__fail_bytes(
+            error, encoded, OPERATION, *ret_bytes, buf_bytes,
+            "the handle takes %zu bytes and the buffer has %zu; LEND_HANDLE_BYTES_MAX = %d are always enough",
+            *ret_bytes, buf_bytes, LEND_HANDLE_BYTES_MAX);
     LEND_POINT("A5.reduced");
     lend__reduce_end(tensor, opts, &reduced, encoded >= 0);
     return encoded < 0 ? encoded : r;
@@ -238,10 +248,12 @@ int lend_pin_cancel(const void *handle, size_t bytes, int64_t deadline_ns, struc
     int r = lend__context_check("lend_pin_cancel", error);
     if (r >= 0) r = lend__wire_decode(handle, bytes, &wire, "lend_pin_cancel", error);
     if (r < 0) return r;
-    if (!wire.pin_token) return lend__fail(error, -EINVAL, "lend_pin_cancel", "the handle has no pin: there is nothing to cancel");
+    if (!wire.pin_token)
+        return lend__fail(error, -EINVAL, "lend_pin_cancel", "the handle has no pin: there is nothing to cancel");
     if (!wire.socket_path && wire.exporter.uid != lend__context.identity.uid)
-        return lend__fail(error, -EPERM, "lend_pin_cancel", "the handle names an exporter of user %u, and this process runs as %u",
-                          wire.exporter.uid, lend__context.identity.uid);
+        return lend__fail(error, -EPERM, "lend_pin_cancel",
+                          "the handle names an exporter of user %u, and this process runs as %u", wire.exporter.uid,
+                          lend__context.identity.uid);
     LEND_POINT("P7.cancel");
     return lend__pin_cancel_wire(&wire, deadline_ns, error);
 }

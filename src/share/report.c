@@ -172,24 +172,12 @@ size_t lend__report_fill(const struct lend__control_request *request, struct len
         for (uint32_t i = 0; i < LEDGER->n_pages; i++) lend__page_drain(LEDGER->pages[i]); /* figures of now */
         reply->report_next = put_totals(&writer);
         break;
-    case LEND__REPORT_ALLOCATIONS:
-        reply->report_next = put_allocations(&writer, from);
-        break;
-    case LEND__REPORT_PINS:
-        reply->report_next = put_pins(&writer, from);
-        break;
-    case LEND__REPORT_PEERS:
-        reply->report_next = put_peers(&writer, from);
-        break;
-    case LEND__REPORT_STORAGES:
-        reply->report_next = put_storages(&writer, from);
-        break;
-    case LEND__REPORT_HOLDS:
-        reply->report_next = put_holds(&writer, from);
-        break;
-    default:
-        reply->code = -EBADMSG;
-        break;
+    case LEND__REPORT_ALLOCATIONS: reply->report_next = put_allocations(&writer, from); break;
+    case LEND__REPORT_PINS: reply->report_next = put_pins(&writer, from); break;
+    case LEND__REPORT_PEERS: reply->report_next = put_peers(&writer, from); break;
+    case LEND__REPORT_STORAGES: reply->report_next = put_storages(&writer, from); break;
+    case LEND__REPORT_HOLDS: reply->report_next = put_holds(&writer, from); break;
+    default: reply->code = -EBADMSG; break;
     }
     lend__ledger_unlock();
     reply->n_records = writer.n;

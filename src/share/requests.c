@@ -81,7 +81,8 @@ static int page_for(struct lend__connection *connection, const struct lend__cont
         r = lend__page_new(request->pid, &page, ret_lent_fd);
         if (r < 0) return r;
     }
-    if (!lend__context.has_open_file_locks && page->pidfd < 0) page->pidfd = lend__life_pidfd(connection->fd, (int)connection->pid);
+    if (!lend__context.has_open_file_locks && page->pidfd < 0)
+        page->pidfd = lend__life_pidfd(connection->fd, (int)connection->pid);
     page->pid = request->pid;
     *ret = page;
     return 0;
@@ -252,21 +253,13 @@ bool lend__request_handle(struct lend__connection *connection, const void *messa
         return false;
     }
     switch (request.type) {
-    case LEND__CONTROL_HELLO:
-        return handle_hello(connection, &request);
-    case LEND__CONTROL_ALLOCATION:
-        return handle_allocation(connection, &request);
-    case LEND__CONTROL_SPARE:
-        return handle_spare(connection, &request);
-    case LEND__CONTROL_PIN:
-        return handle_pin(connection, &request);
-    case LEND__CONTROL_CANCEL:
-        return handle_cancel(connection, &request);
-    case LEND__CONTROL_KICK:
-        return handle_kick(connection);
-    case LEND__CONTROL_REPORT:
-        return handle_report(connection, &request);
-    default:
-        return false;
+    case LEND__CONTROL_HELLO: return handle_hello(connection, &request);
+    case LEND__CONTROL_ALLOCATION: return handle_allocation(connection, &request);
+    case LEND__CONTROL_SPARE: return handle_spare(connection, &request);
+    case LEND__CONTROL_PIN: return handle_pin(connection, &request);
+    case LEND__CONTROL_CANCEL: return handle_cancel(connection, &request);
+    case LEND__CONTROL_KICK: return handle_kick(connection);
+    case LEND__CONTROL_REPORT: return handle_report(connection, &request);
+    default: return false;
     }
 }

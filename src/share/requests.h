@@ -13,5 +13,4 @@ bool lend__request_handle(struct lend__connection *connection, const void *messa
 /* Tells a peer why it cannot be served before its connection is closed. */
 void lend__request_refuse(int fd, int code);
 
-
 #endif

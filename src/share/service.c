@@ -26,10 +26,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define TICK_FAST_MS 100   /* a dead process is noticed well within a second, without a connection too */
+#define TICK_FAST_MS 100 /* a dead process is noticed well within a second, without a connection too */
 #define TICK_SLOW_MS 1000
 #define TEST_ALL_NS 900000000ull /* with every slow tick */
-#define TICK_DYING_MS 2    /* right after an end of connection: the lock follows within a few hundred microseconds */
+#define TICK_DYING_MS 2 /* right after an end of connection: the lock follows within a few hundred microseconds */
 #define DYING_ROUNDS 50
 #define GREETING_NS 5000000000ull /* a connection that has not said hello by then is closed */
 #define BACKLOG 4096
@@ -156,7 +156,8 @@ static void note_limbo_budgets(void) {
     for (uint32_t i = 0; i < lend__ledger.n_pages; i++) {
         struct lend__page *page = lend__ledger.pages[i];
         bool is_over = page->limbo_bytes > budget;
-        if (is_over && !page->is_over_budget) lend__ledger_note(LEND_WATCH_LIMBO_EXCEEDED, lend__page_pid(page), page->limbo_bytes);
+        if (is_over && !page->is_over_budget)
+            lend__ledger_note(LEND_WATCH_LIMBO_EXCEEDED, lend__page_pid(page), page->limbo_bytes);
         page->is_over_budget = is_over;
     }
 }
@@ -231,9 +232,11 @@ static int watch_fd(int fd, void *tag) {
 
 static int open_socket(struct lend_error *error) {
     const struct lend__context *context = &lend__context;
-    int length = lend__identity_address(context->identity.uid, context->identity.id, context->socket_dir, &service.address);
+    int length =
+        lend__identity_address(context->identity.uid, context->identity.id, context->socket_dir, &service.address);
     if (length < 0)
-        return lend__fail(error, length, "lend_open", "the socket folder %s makes a path of more than 107 bytes; use a shorter one",
+        return lend__fail(error, length, "lend_open",
+                          "the socket folder %s makes a path of more than 107 bytes; use a shorter one",
                           context->socket_dir);
     LEND__CLEANUP_FD folder = -1;
     if (context->socket_dir[0]) {
@@ -251,7 +254,8 @@ static int open_socket(struct lend_error *error) {
     if (r < 0) {
         if (has_name) lend__sys.unlink(service.address.sun_path);
         service.address.sun_path[0] = '\0';
-        return lend__fail_sys(error, (int)r, "lend_reduce", "bind", context->socket_dir[0] ? context->socket_dir : "the service");
+        return lend__fail_sys(error, (int)r, "lend_reduce", "bind",
+                              context->socket_dir[0] ? context->socket_dir : "the service");
     }
     return 0;
 }

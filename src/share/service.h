@@ -13,8 +13,8 @@ struct lend__page;
 struct lend__connection {
     struct lend__connection *next;
     int fd;
-    uint32_t uid, pid; /* as the kernel vouches */
-    uint64_t since_ns; /* monotonic */
+    uint32_t uid, pid;       /* as the kernel vouches */
+    uint64_t since_ns;       /* monotonic */
     struct lend__page *page; /* under the ledger lock; NULL: not greeted yet, or its page was dropped */
 };
 

@@ -3,6 +3,8 @@
  * on. A build that moves a member gets another fingerprint and is refused in hello instead of reading wrong bytes. */
 #include "share/shm.h"
 
+#include "base/atomic.h"
+
 uint64_t lend__shm_layout(void) {
     static const uint64_t facts[] = {
         LEND_SHM_TABLE_MAGIC,
@@ -36,8 +38,12 @@ uint64_t lend__shm_layout(void) {
         sizeof(struct lend_shm_cell),
         offsetof(struct lend_shm_cell, used),
     };
-    uint64_t hash = 0xcbf29ce484222325ull;
+    static uint64_t known; /* atomic; 0: not yet computed. Always the same value, so racing threads do no harm */
+    uint64_t hash = lend__load_relaxed(&known);
+    if (hash) return hash;
+    hash = 0xcbf29ce484222325ull;
     for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++)
         for (int byte = 0; byte < 8; byte++) hash = (hash ^ (facts[i] >> (8 * byte) & 0xff)) * 0x100000001b3ull;
+    lend__store_relaxed(&known, hash);
     return hash;
 }

@@ -26,13 +26,13 @@
 
 /* A slot's word: generation << 2 | state. Generations are never repeated: 62 bits last 146 years at 10^9 a second. */
 enum lend_shm_state {
-    LEND_SHM_FREE = 0,    /* the generation is the next one to be given out */
-    LEND_SHM_OPEN = 1,    /* may be taken */
-    LEND_SHM_CLOSING = 2  /* the exporter is reading the pages: keep the count and look again */
+    LEND_SHM_FREE = 0,   /* the generation is the next one to be given out */
+    LEND_SHM_OPEN = 1,   /* may be taken */
+    LEND_SHM_CLOSING = 2 /* the exporter is reading the pages: keep the count and look again */
 };
 #define LEND_SHM_WORD(gen, state) ((uint64_t)(gen) << 2 | (uint64_t)(state))
 #define LEND_SHM_GEN(word) ((word) >> 2)
-#define LEND_SHM_STATE(word) ((word) & 3u)
+#define LEND_SHM_STATE(word) ((word)&3u)
 
 /* Word and entry share half a cache line: a random slot costs an importer one miss. The entry changes only while the
  * word says free, so who holds a lease may read it. */
@@ -48,7 +48,7 @@ struct lend_shm_slot {
 struct lend_shm_allocation {
     uint64_t state; /* atomic; the rest changes only while it says retired */
     uint64_t bytes;
-    uint64_t fd_offset; /* where the range begins in the descriptor (adopted memory) */
+    uint64_t fd_offset;    /* where the range begins in the descriptor (adopted memory) */
     uint64_t is_read_only; /* peers can only read: the kernel sees to it */
 };
 
@@ -89,7 +89,7 @@ struct lend_shm_page {
     uint64_t ring_head; /* atomic: announcements ever made */
     uint64_t reserved3[247];
     uint64_t chunks[LEND_SHM_SLOTS_MAX / LEND_SHM_CHUNK_SLOTS / 64]; /* atomic bits: this chunk of counts is in use */
-    uint32_t ring[LEND_SHM_RING]; /* slot, or LEND_SHM_RING_CELL | cell */
+    uint32_t ring[LEND_SHM_RING];                                    /* slot, or LEND_SHM_RING_CELL | cell */
     struct lend_shm_cell cells[LEND_SHM_CELLS];
 };
 #define LEND_SHM_RING_CELL 0x80000000u

@@ -21,8 +21,8 @@
 
 struct lend_watch {
     struct lend_watch *next;
-    int fd;       /* epoll: what users poll */
-    int event_fd; /* readable while records wait */
+    int fd;              /* epoll: what users poll */
+    int event_fd;        /* readable while records wait */
     uint64_t head, tail; /* records written and read */
     uint64_t n_lost;
     struct lend_watch_record records[N_RECORDS];
@@ -57,7 +57,8 @@ int lend_watch_new(struct lend_watch **ret_watch, struct lend_error *error) {
     int r = lend__context_check("lend_watch_new", error);
     if (r < 0) return r;
     struct lend_watch *watch = lend__zalloc(sizeof *watch);
-    if (!watch) return lend__fail(error, -ENOMEM, "lend_watch_new", "no memory for a watch of %zu bytes", sizeof *watch);
+    if (!watch)
+        return lend__fail(error, -ENOMEM, "lend_watch_new", "no memory for a watch of %zu bytes", sizeof *watch);
     r = open_files(watch);
     if (r < 0) {
         lend__fail_sys(error, r, "lend_watch_new", "eventfd", "a watch");

@@ -228,7 +228,8 @@ int lend__wire_decode(const void *bytes, size_t n, struct lend__wire *ret, const
         for (uint32_t i = 0; i < n_dims; i++) ret->dims[i] = (int32_t)get32(d + 4 * (size_t)i);
     else
         for (uint32_t i = 0; i < n_dims; i++) ret->dims[i] = (int64_t)get64(d + 8 * (size_t)i);
-    if (!is_zero(d + dims_bytes, padded8(dims_bytes) - dims_bytes)) return bad(error, operation, "its padding is not zero");
+    if (!is_zero(d + dims_bytes, padded8(dims_bytes) - dims_bytes))
+        return bad(error, operation, "its padding is not zero");
     if (!p[135] && body == n) return 0;
     return decode_sections(p, body, (uint32_t)n, p[135], ret, operation, error);
 }

@@ -85,7 +85,8 @@ void lend__storage_unref(struct lend__storage *storage) {
             if (lend__is_raw_clone())
                 free(storage);
             else
-                lend__load_relaxed(&storage->last_unref)(storage); /* a fork may just be lending it: each looks again */
+                lend__load_relaxed (&storage->last_unref)(
+                    storage); /* a fork may just be lending it: each looks again */
             return;
         }
         if (lend__cas_acq_rel(&storage->n_refs, &n, n - 1)) return;

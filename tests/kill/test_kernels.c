@@ -46,7 +46,8 @@ static void play(const struct scenario *scenario, int victim, const char *label)
 /* What needs a lock that follows the last mapping: forked children, and what comes from a dead exporter to a process
  * that never met it. */
 static bool needs_locks(const struct scenario *scenario) {
-    return scenario->has_fork || !strcmp(scenario->name, "message-of-the-dead") || !strcmp(scenario->name, "inheritance");
+    return scenario->has_fork || !strcmp(scenario->name, "message-of-the-dead") ||
+           !strcmp(scenario->name, "inheritance");
 }
 
 static void play_on(const char *kernel, bool with_locks) {
@@ -54,7 +55,8 @@ static void play_on(const char *kernel, bool with_locks) {
     for (unsigned i = 0; i < n_scenarios; i++)
         if (with_locks || !needs_locks(&scenarios[i])) play(&scenarios[i], NOBODY, NULL);
     for (unsigned i = 0; i < sizeof kills / sizeof kills[0]; i++)
-        if (with_locks || strcmp(kills[i].label, "S1.sent") != 0) /* there, too, the sender is dead before the receipt */
+        if (with_locks ||
+            strcmp(kills[i].label, "S1.sent") != 0) /* there, too, the sender is dead before the receipt */
             play(find(kills[i].scenario), kills[i].victim, kills[i].label);
 }
 

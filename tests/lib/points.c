@@ -69,7 +69,9 @@ void lend__point_hit(const char *label) {
     if (!lend__load_acquire(&trap.is_set) || before != trap.nth || strcmp(trap.label, label)) return;
     switch (trap.action) {
     case POINT_KILL: kill(getpid(), SIGKILL); break;
-    case POINT_STOP: raise(SIGSTOP); break; /* this thread: kill() may stop another first, and this one goes on a while */
+    case POINT_STOP:
+        raise(SIGSTOP);
+        break; /* this thread: kill() may stop another first, and this one goes on a while */
     case POINT_CALL: trap.fn(trap.arg); break;
     case POINT_COUNT: break;
     }
