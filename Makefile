@@ -70,11 +70,12 @@ clang: setup build-clang/build.ninja
 lint: setup all
 	@scripts/lint.sh build
 
-# Writes the lists of exported symbols anew; look at the difference before you commit it.
+# Writes the lists of exported symbols and of the public structs anew; look at the difference before you commit it.
 abi: setup all
 	@for name in liblend liblend-file; do \
 	  so=$$(find build/src -name $$name.so.0); \
 	  PYTHONPATH=tests/lib python3 tests/abi/test_abi.py $$name $$so $${so%.so.0}.a --update; done
+	@PYTHONPATH=tests/lib python3 tests/abi/test_layout.py --update $(or $(CC),cc)
 
 cross: setup all
 	@$(RUN) --suite cross build

@@ -10,6 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #define NAME "ls"
 #define ANSWER_NS 200000000
@@ -21,11 +24,13 @@ const char ls_help[] =
     "List the living exporters of this user: what they lend and who holds it.\n"
     "\n"
     "Totals come first, then for each exporter its allocations, the storages that it\n"
-    "has lent, those in limbo (dropped by the exporter, held by others), its live\n"
-    "pins with age and bytes, and the processes that hold something. An exporter that\n"
-    "does not answer within 200 ms (stopped, say) is shown as 'not answering'.\n"
+    "has lent, those in limbo (dropped by the exporter, held by others or by pins),\n"
+    "its live pins by sender, the processes that hold something, and those that are\n"
+    "only in contact. An exporter that does not answer within 200 ms (stopped, say)\n"
+    "is shown as 'not answering'.\n"
     "\n"
-    "  -a, --all   also every storage and who holds it\n"
+    "  -a, --all   also every allocation, every pin, and every storage with who holds\n"
+    "              it and for how long they have been in contact\n"
     "  -j, --json  one JSON object\n"
     "  -h, --help  this text\n";
 
@@ -39,6 +44,37 @@ struct round {
     bool with_all;
 };
 
+/* The kernel knows who listens at an address, even when nobody answers there. */
+static uint32_t find_listener(const char *text) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct ucred cred = {.pid = 0};
+    socklen_t cred_bytes = sizeof cred;
+    bool is_abstract = text[0] == '@';
+    size_t n = strnlen(text, sizeof address.sun_path - 1);
+    memcpy(address.sun_path, text, n);
+    if (is_abstract) address.sun_path[0] = 0;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return 0;
+    socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + !is_abstract);
+    if (connect(fd, (const struct sockaddr *)&address, bytes) < 0 ||
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &cred_bytes) < 0)
+        cred.pid = 0;
+    close(fd);
+    return cred.pid > 0 ? (uint32_t)cred.pid : 0;
+}
+
+static void describe_silent(struct answer *a) {
+    char path[32];
+    a->silent_pid = find_listener(a->exporter.address);
+    snprintf(a->silent_command, sizeof a->silent_command, "?");
+    snprintf(path, sizeof path, "/proc/%u/comm", (unsigned)a->silent_pid);
+    FILE *file = fopen(path, "re");
+    if (!file) return;
+    if (fgets(a->silent_command, sizeof a->silent_command, file))
+        a->silent_command[strcspn(a->silent_command, "\n")] = 0;
+    fclose(file);
+}
+
 static void *ask(void *arg) {
     struct round *round = arg;
     for (;;) {
@@ -49,6 +85,8 @@ static void *ask(void *arg) {
         struct answer *a = &round->answers[i];
         a->exporter = round->exporters[i];
         a->code = lend_report_get(&round->exporters[i], round->with_all, ANSWER_NS, &a->report, &a->error);
+        if (a->report) ls_sort(a->report);
+        if (a->code == -ETIMEDOUT) describe_silent(a);
     }
 }
 

@@ -39,7 +39,13 @@ static int print_version(void) {
     return finish_output("");
 }
 
-static int print_help(const char *name) {
+/* argv from "help" on. */
+static int print_help(int argc, char **argv) {
+    const char *name = argv[1];
+    if (argc > 2) {
+        fail_text("help", "one command at a time");
+        return CLI_USAGE;
+    }
     if (!name) {
         fputs(main_help, stdout);
         return finish_output("help");
@@ -59,11 +65,15 @@ int main(int argc, char **argv) {
         return CLI_USAGE;
     }
     const char *name = argv[1];
-    if (!strcmp(name, "help")) return print_help(argv[2]);
-    if (!strcmp(name, "-h") || !strcmp(name, "--help")) return print_help(NULL);
-    if (!strcmp(name, "-V") || !strcmp(name, "--version")) return print_version();
-    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
-        if (!strcmp(commands[i].name, name)) return commands[i].main(argc - 1, argv + 1);
+    if (!strcmp(name, "help") || !strcmp(name, "-h") || !strcmp(name, "--help")) return print_help(argc - 1, argv + 1);
+    if (!strcmp(name, "version") || !strcmp(name, "-V") || !strcmp(name, "--version")) return print_version();
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        if (strcmp(commands[i].name, name)) continue;
+        char title[16]; /* getopt_long begins its sentences with it */
+        snprintf(title, sizeof title, "lend %s", name);
+        argv[1] = title;
+        return commands[i].main(argc - 1, argv + 1);
+    }
     fail_text("", "there is no command '%s'; see 'lend help'", name);
     return CLI_USAGE;
 }

@@ -15,8 +15,9 @@ int fail_text(const char *command, const char *format, ...) {
     va_list args;
     char text[512], safe[512];
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    int n = vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    if (n >= (int)sizeof text) memcpy(text + sizeof text - 4, "...", 4);
     fprintf(stderr, "lend%s%s: %s\n", *command ? " " : "", command, format_safe(text, safe, sizeof safe));
     return CLI_FAILED;
 }
@@ -76,13 +77,34 @@ const char *format_dims(int32_t ndim, const int64_t *dims, char buf[FORMAT_DIMS_
     return buf;
 }
 
+/* Bytes of the control character that begins here; 0: none does. Beside ASCII's these are U+0080 to U+009F, and those
+ * that turn the direction of text and so could make a line look like another: U+202A to U+202E, U+2066 to U+2069. */
+static size_t control_bytes(const char *text) {
+    unsigned char a = (unsigned char)text[0];
+    if (a < 0x20 || a == 0x7f) return 1;
+    if (a != 0xc2 && a != 0xe2) return 0;
+    unsigned char b = (unsigned char)text[1];
+    if (a == 0xc2) return b >= 0x80 && b <= 0x9f ? 2 : 0;
+    if (b != 0x80 && b != 0x81) return 0;
+    unsigned char c = (unsigned char)text[2];
+    return (b == 0x80 ? c >= 0xaa && c <= 0xae : c >= 0xa6 && c <= 0xa9) ? 3 : 0;
+}
+
 const char *format_safe(const char *text, char *buf, size_t buf_bytes) {
     size_t n = 0;
-    for (; text[n] && n + 1 < buf_bytes; n++) {
-        unsigned char c = (unsigned char)text[n];
-        buf[n] = c < 0x20 || c == 0x7f ? '?' : text[n];
-        /* U+0080 to U+009F are control characters too: C2 80 to C2 9F. */
-        if (n && (unsigned char)text[n - 1] == 0xc2 && c >= 0x80 && c <= 0x9f) buf[n - 1] = buf[n] = '?';
+    while (text[n] && n + 1 < buf_bytes) {
+        size_t bad = control_bytes(text + n);
+        if (!bad) {
+            buf[n] = text[n];
+            n++;
+        }
+        for (; bad && n + 1 < buf_bytes; bad--) buf[n++] = '?';
+    }
+    if (text[n] && buf_bytes > 4) {
+        n = buf_bytes - 4;
+        while (n && ((unsigned char)text[n] & 0xc0) == 0x80) n--; /* no half of a UTF-8 character stays */
+        memcpy(buf + n, "...", 3);
+        n += 3;
     }
     buf[n] = 0;
     return buf;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The bar is drawn by a thread of its own, ten times a second after the first, because one read of a large tensor
- * does not return for long. The two counts are atomic; drawing between their updates shows a bar that is a little
- * behind, never wrong. */
+/* The bar is drawn by a thread of its own, ten times a second after the first, because one read of a large piece
+ * does not return for long; until then the seconds show that the command lives. The two counts are atomic; drawing
+ * between their updates shows a bar that is a little behind, never wrong. */
 #include "progress.h"
 
 #include "base/atomic.h"
@@ -10,10 +10,15 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
-#define BAR_COLUMNS 30
+#define BAR_COLUMNS_MAX 30
+#define BAR_COLUMNS_MIN 4
+#define LINE_BYTES 128
+#define COLUMNS_DEFAULT 80
 #define FIRST_NS 1000000000
 #define NEXT_NS 100000000
 
@@ -23,14 +28,33 @@ static uint64_t now_ns(clockid_t clock) {
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-static void draw(struct progress *p) {
-    uint64_t done = lend__load_relaxed(&p->base_bytes) + lend__load_relaxed(&p->part_bytes);
-    double share = p->total_bytes ? (double)done / (double)p->total_bytes : 1, seconds;
+const char *progress_format(const struct progress *p, uint64_t done, double seconds, size_t columns, char *buf,
+                            size_t buf_bytes) {
+    char tail[64];
+    double share = p->total_bytes ? (double)done / (double)p->total_bytes : 1;
     if (share > 1) share = 1;
-    seconds = (double)(now_ns(CLOCK_MONOTONIC) - p->start_ns) / 1e9;
-    int filled = (int)(share * BAR_COLUMNS);
-    fprintf(stderr, "\r%s [%.*s%*s] %3.0f %% of %.1f MiB, %.0f s", p->what, filled, "##############################",
-            BAR_COLUMNS - filled, "", share * 100, (double)p->total_bytes / 1048576, seconds);
+    snprintf(tail, sizeof tail, "%3.0f %% of %.1f MiB, %.0f s", share * 100, (double)p->total_bytes / 1048576, seconds);
+    /* The last column stays free: some terminals would begin a new line. */
+    size_t text = strlen(p->what) + strlen(" [] ") + strlen(tail) + 1;
+    size_t bar = columns > text ? columns - text : 0;
+    if (bar > BAR_COLUMNS_MAX) bar = BAR_COLUMNS_MAX;
+    int filled = (int)(share * (double)bar);
+    if (bar >= BAR_COLUMNS_MIN)
+        snprintf(buf, buf_bytes, "%s [%.*s%*s] %s", p->what, filled, "##############################",
+                 (int)bar - filled, "", tail);
+    else
+        snprintf(buf, buf_bytes, "%s %s", p->what, tail);
+    if (columns && strlen(buf) >= columns) buf[columns - 1] = 0;
+    return buf;
+}
+
+static void draw(const struct progress *p) {
+    char line[LINE_BYTES];
+    struct winsize size = {.ws_col = 0};
+    uint64_t done = lend__load_relaxed(&p->base_bytes) + lend__load_relaxed(&p->part_bytes);
+    double seconds = (double)(now_ns(CLOCK_MONOTONIC) - p->start_ns) / 1e9;
+    size_t columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : COLUMNS_DEFAULT;
+    fprintf(stderr, "\r%s\033[K", progress_format(p, done, seconds, columns, line, sizeof line));
     fflush(stderr);
 }
 

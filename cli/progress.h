@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct progress {
@@ -24,5 +25,10 @@ void progress_begin(struct progress *progress, const char *what, uint64_t total_
 void progress_set(struct progress *progress, uint64_t part_bytes); /* of the part at work */
 void progress_add(struct progress *progress, uint64_t bytes);      /* a part is complete */
 void progress_end(struct progress *progress);
+
+/* The line that is drawn for `done` bytes after `seconds`, in fewer than `columns`: a narrow terminal gets a shorter
+ * bar, then none, then less text. Returns buf. */
+const char *progress_format(const struct progress *progress, uint64_t done, double seconds, size_t columns, char *buf,
+                            size_t buf_bytes);
 
 #endif

@@ -2,7 +2,8 @@
 /* `lend share`: loads files into one pool, prints a handle for each tensor, and stays until it is told to stop.
  *
  * Everything is loaded before the first line is printed, so that a bad file among several lends nothing. The first
- * SIGINT or SIGTERM ends the command with exit code 0; memory that others still hold stays with them. */
+ * SIGINT or SIGTERM ends the command with exit code 0; memory that others still hold stays with them. A reader that
+ * closes the pipe is noticed by the next line and is an error; after the last line nothing is written any more. */
 #include "cli.h"
 #include "progress.h"
 
@@ -24,8 +25,8 @@ const char share_help[] =
     "\n"
     "Each tensor is one line: name, dtype, shape, bytes, handle. The handle is plain\n"
     "text; any process of this user can rebuild the tensor from it, as often as it\n"
-    "likes, while this command runs. It runs until Ctrl-C or SIGTERM. Whoever holds\n"
-    "a tensor then keeps it.\n"
+    "likes, while this command runs. It runs until Ctrl-C or SIGTERM, also when\n"
+    "nobody reads its output any more. Whoever holds a tensor then keeps it.\n"
     "\n"
     "  -r, --read-only  others can map the memory for reading only (the kernel\n"
     "                   enforces it)\n"
@@ -65,6 +66,9 @@ static int open_files(struct share *s, uint64_t *ret_bytes) {
             *ret_bytes += entry.nbytes;
         }
     }
+    if (!n_tensors && s->n_files == 1)
+        return fail_text(NAME, "%s holds no tensors; there is nothing to lend", s->paths[0]);
+    if (!n_tensors) return fail_text(NAME, "the %zu files hold no tensors; there is nothing to lend", s->n_files);
     s->tensors = calloc(n_tensors + 1, sizeof(struct lend_tensor *));
     return s->tensors ? CLI_OK : fail_text(NAME, "no memory for a table of %zu tensors", n_tensors);
 }
@@ -75,6 +79,14 @@ static int on_progress(void *user, uint64_t done_bytes, uint64_t total_bytes) {
     return must_stop;
 }
 
+/* The bar ends before a sentence is printed, which would otherwise stand in its line. */
+static int fail_load(const struct share *s, struct progress *progress, const char *path, const char *tensor, int code) {
+    char name[84];
+    progress_end(progress);
+    if (code == -ECANCELED || must_stop) return fail_text(NAME, "stopped by a signal before anything was lent");
+    return fail_text(NAME, "%s, tensor %s: %s", path, format_safe(tensor, name, sizeof name), s->error.text);
+}
+
 static int load_files(struct share *s, struct progress *progress) {
     for (size_t i = 0; i < s->n_files; i++) {
         for (size_t k = 0; k < lend_file_count(s->files[i]); k++) {
@@ -82,12 +94,12 @@ static int load_files(struct share *s, struct progress *progress) {
             lend_file_entry_get(s->files[i], k, &entry);
             int r =
                 lend_file_load(s->files[i], k, s->pool, on_progress, progress, &s->tensors[s->n_tensors], &s->error);
-            if (r == -ECANCELED || must_stop) return fail_text(NAME, "stopped by a signal before anything was lent");
-            if (r < 0) return fail_text(NAME, "%s, tensor %.80s: %s", s->paths[i], entry.name, s->error.text);
-            s->n_tensors++;
+            if (r == 0) s->n_tensors++;
+            if (r < 0 || must_stop) return fail_load(s, progress, s->paths[i], entry.name, r);
             progress_add(progress, entry.nbytes);
         }
     }
+    progress_end(progress);
     return CLI_OK;
 }
 
@@ -153,7 +165,6 @@ static int load_and_lend(struct share *s) {
     if (lend_pool_new(&opts, &s->pool, &s->error) < 0) return fail(NAME, &s->error);
     progress_begin(&progress, "loading", bytes);
     r = load_files(s, &progress);
-    progress_end(&progress);
     return r == CLI_OK ? lend_all(s) : r;
 }
 
@@ -194,6 +205,7 @@ int share_main(int argc, char **argv) {
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    signal(SIGPIPE, SIG_IGN); /* or the command would end without a word while others are told that it lends */
     r = load_and_lend(&s);
     if (r == CLI_OK) {
         fprintf(stderr, "lend share: %zu tensor%s lent by process %ld; stop with Ctrl-C or SIGTERM\n", s.n_tensors,

@@ -15,7 +15,7 @@
 #define NAME "show"
 
 const char show_help[] =
-    "Usage: lend show HANDLE [--json]\n"
+    "Usage: lend show HANDLE [--timeout SECONDS] [--json]\n"
     "Rebuild a tensor in this process and tell what is in it; '-' reads the handle\n"
     "from standard input.\n"
     "\n"
@@ -26,10 +26,13 @@ const char show_help[] =
     "whether it can be written, and whether the handle holds a pin. Showing a pinned\n"
     "handle uses the pin up.\n"
     "\n"
-    "  -j, --json  one JSON object\n"
-    "  -h, --help  this text\n"
+    "  -t, --timeout SECONDS  how long to wait for an exporter that does not answer\n"
+    "                         (5)\n"
+    "  -j, --json             one JSON object\n"
+    "  -h, --help             this text\n"
     "\n"
-    "Example: lend show \"$(lend share a.npy | awk 'NR==1 {print $NF; exit}')\"\n";
+    "Example: awk 'NR == 1 {print $NF}' handles.txt | lend show -\n"
+    "after    lend share a.npy > handles.txt &\n";
 
 struct shown {
     struct lend_handle_info handle;
@@ -81,7 +84,8 @@ static int print_text(const struct shown *s) {
     printf("%sexporter%s  pid %" PRIu32 "\n", style.dim, style.off, s->handle.exporter_pid);
     printf("%smemory%s    inode %" PRIu64 ", storage at %" PRIu64 " of %" PRIu64 " bytes, %s, %s\n", style.dim,
            style.off, t->allocation_inode, t->allocation_offset, t->allocation_bytes,
-           t->is_read_only ? "read-only" : "writable", s->handle.pin_token ? "pinned" : "not pinned");
+           t->is_read_only ? "read-only" : "writable",
+           s->handle.pin_token ? "the handle was pinned, its pin is now used up" : "not pinned");
     return finish_output(NAME);
 }
 
@@ -126,10 +130,24 @@ static int print_json(const struct shown *s) {
     return json_print(NAME, root);
 }
 
-static int rebuild_and_print(const char *text, bool is_json) {
+/* Why there was no tensor, with what only the handle knows: whose it is, and that it had a pin. */
+static int fail_rebuild(const struct lend_handle_info *handle, double timeout, const struct lend_error *error) {
+    const char *pin = "";
+    if (error->code == -ETIMEDOUT)
+        return fail_text(NAME,
+                         "the exporter, pid %" PRIu32
+                         ", did not answer within %g s (is it stopped?); try again or raise --timeout",
+                         handle->exporter_pid, timeout);
+    if (error->code == -ESTALE && handle->pin_token) pin = "; the handle's pin may have been used already";
+    return fail_text(NAME, "%s%s (exporter: pid %" PRIu32 ")", *error->text ? error->text : lend_strerror(error->code),
+                     pin, handle->exporter_pid);
+}
+
+static int rebuild_and_print(const char *text, double timeout, bool is_json) {
     uint8_t handle[LEND_HANDLE_BYTES_MAX];
     size_t bytes = 0;
     struct shown s = {.handle = {.size = sizeof s.handle}, .tensor = {.size = sizeof s.tensor}};
+    const struct lend_rebuild_opts opts = {.size = sizeof opts, .deadline_ns = (int64_t)(timeout * 1e9)};
     struct lend_tensor *tensor = NULL;
     struct lend_error error = {0};
     int r = lend_handle_parse(text, handle, sizeof handle, &bytes);
@@ -139,7 +157,9 @@ static int rebuild_and_print(const char *text, bool is_json) {
     if (lend_open(NULL, &error) < 0) return fail(NAME, &error);
 
     int code = CLI_FAILED;
-    if (lend_rebuild(handle, bytes, NULL, &tensor, &error) < 0 || stats_compute(tensor, &s.stats, &error) < 0) {
+    if (lend_rebuild(handle, bytes, &opts, &tensor, &error) < 0) {
+        fail_rebuild(&s.handle, timeout, &error);
+    } else if (stats_compute(tensor, &s.stats, &error) < 0) {
         fail(NAME, &error);
     } else {
         lend_tensor_info(tensor, &s.tensor);
@@ -158,16 +178,31 @@ static int read_stdin(char *buf, size_t buf_bytes) {
     return CLI_OK;
 }
 
+/* More than 0 and at most a year; a nanosecond at least, because 0 would mean the context's default. */
+static bool parse_timeout(const char *text, double *ret_seconds) {
+    char *end;
+    double seconds = strtod(text, &end);
+    if (end == text || *end || !(seconds >= 1e-9 && seconds <= 31536000)) return false;
+    *ret_seconds = seconds;
+    return true;
+}
+
 int show_main(int argc, char **argv) {
     static const struct option options[] = {
+        {"timeout", required_argument, NULL, 't'},
         {"json", no_argument, NULL, 'j'},
         {"help", no_argument, NULL, 'h'},
         {0},
     };
     char buf[LEND_HANDLE_TEXT_MAX + 64];
     bool is_json = false;
-    for (int c; (c = getopt_long(argc, argv, "jh", options, NULL)) != -1;) {
+    double timeout = 5;
+    for (int c; (c = getopt_long(argc, argv, "t:jh", options, NULL)) != -1;) {
         switch (c) {
+        case 't':
+            if (parse_timeout(optarg, &timeout)) break;
+            fail_text(NAME, "'%s' is no number of seconds above 0", optarg);
+            return fail_usage(NAME);
         case 'j': is_json = true; break;
         case 'h': return fputs(show_help, stdout), finish_output(NAME);
         default: return fail_usage(NAME);
@@ -183,5 +218,5 @@ int show_main(int argc, char **argv) {
         if (r != CLI_OK) return r;
         text = buf;
     }
-    return rebuild_and_print(text, is_json);
+    return rebuild_and_print(text, timeout, is_json);
 }

@@ -23,6 +23,7 @@
  *   -ECHILD           the process was made by a raw clone or _Fork, or the object is the parent's
  *   -EBUSY            something still uses it
  *   -ENOTCONN         lend_open() has not been called
+ *   -EFBIG            RLIMIT_FSIZE is too small for the (sparse) files that lending needs
  *   -EOVERFLOW        sizes do not fit their type
  *   -ERANGE           an index or a range lies outside, or a buffer is too small
  */

@@ -3,7 +3,8 @@
  * needs libc only), and so not included by lend.h.
  *
  * The whole header is checked when the file is opened: any bytes give a table of tensors or a typed error. Each
- * tensor is then loaded by one read into the pool's memory, without a buffer between. */
+ * tensor is then loaded into the pool's memory without a buffer between: by one read, or by one for each 256 MiB of a
+ * larger tensor, so that progress can be told and the load be ended. */
 #ifndef LEND_FILE_H_
 #define LEND_FILE_H_
 
@@ -86,8 +87,8 @@ LEND_API int lend_file_find(const struct lend_file *file, const char *name, size
 LEND_API int lend_file_metadata(const struct lend_file *file, size_t index, const char **ret_key,
                                 const char **ret_value);
 
-/* Called after each read with the bytes of this tensor that are there; a tensor is one read unless the kernel stops
- * short (Linux does so after 2 GiB). Return 0 to go on; anything else ends the load with -ECANCELED. */
+/* Called after each read with the bytes of this tensor that are there; up to 256 MiB are one read unless the kernel
+ * stops short. Return 0 to go on; anything else ends the load with -ECANCELED. */
 typedef int (*lend_file_progress_fn)(void *user, uint64_t done_bytes, uint64_t total_bytes);
 
 /* Loads one tensor into a pool. A file that was cut since it was opened is an error, never a signal.

@@ -53,7 +53,8 @@ struct lend_reduce_opts {
  *   error      borrowed, NULL allowed.
  * Return: 0; LEND_COPIED: the memory was private, this view of it was copied into a pool of the context, and the
  * handle is pinned; -ERANGE (buf too small); -EOPNOTSUPP (LEND_REDUCE_NO_COPY; a device that cannot be shared);
- * -ESTALE (moved away); -ENOSPC (pin budget, naming the oldest pin; or no slot left); -ENOMEM; -EMFILE;
+ * -ESTALE (moved away); -ENOSPC (pin budget, naming the oldest pin; or no slot left); -ENOMEM; -EMFILE; -EFBIG (RLIMIT_FSIZE); what
+ * bind answers for a socket folder (-ENOENT, -ENOTDIR, -EACCES, -ETIMEDOUT: another process keeps its lock);
  * -EOWNERDEAD, -ETIMEDOUT, -EAGAIN (pin of an imported tensor); -ENOTCONN; -ECHILD.
  * Threads: any; during LEND_MODE_MOVE no other thread may use the tensor.
  * Crash: before the return nothing holds the storage; a pin whose handle was lost ends by expiry.  Since: 0.1.

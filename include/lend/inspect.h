@@ -22,7 +22,7 @@ struct lend_exporter {
  *   ret_exporters  returned: an array to give to lend_free; NULL when there are none.
  *   ret_n          its length.
  *   error          borrowed, NULL allowed.
- * Return: 0; -ENOMEM; -EIO (/proc/net/unix cannot be read); -ECHILD.
+ * Return: 0; -ENOMEM; -EIO (/proc/net/unix cannot be read); -ENOENT, -ENOTDIR, -EACCES (the folder); -ECHILD.
  * Threads: any.  Crash: nothing shared is touched.  Since: 0.1.
  * See: proc(5), /proc/net/unix. */
 LEND_API int lend_exporters_find(struct lend_exporter **ret_exporters, size_t *ret_n, struct lend_error *error);
@@ -93,11 +93,17 @@ struct lend_report {
  * See: lend(1). */
 LEND_API int lend_report_get(const struct lend_exporter *exporter, int with_all, int64_t deadline_ns,
                              struct lend_report **ret_report, struct lend_error *error);
+
+/* Frees a report with all its arrays.
+ *   report  consumed; NULL allowed.
+ * Return: nothing; cannot fail.
+ * Threads: any.  Crash: nothing shared is touched.  Since: 0.1.
+ * See: lend_report_get. */
 LEND_API void lend_report_free(struct lend_report *report);
 
 /* Frees an array that this header's calls returned.
  *   array  consumed; NULL allowed.
- * Return: nothing.
+ * Return: nothing; cannot fail.
  * Threads: any.  Crash: nothing shared is touched.  Since: 0.1.
  * See: free(3). */
 LEND_API void lend_free(void *array);

@@ -42,8 +42,9 @@ struct lend_pool_opts {
     uint32_t alignment;     /* of every tensor, a power of two from 64 to 2 MiB; 0: 64 */
     uint32_t numa_mode;     /* enum lend_numa_mode */
     uint64_t numa_nodes;    /* bit n: node n; ignored with LEND_NUMA_DEFAULT */
-    int adopt_fd;           /* with adopt_bytes > 0: borrowed (duplicated) memfd or shared-memory descriptor whose
-                              * range becomes the pool's only allocation; it gets sealed against shrinking */
+    int adopt_fd;           /* with adopt_bytes > 0: borrowed (duplicated) memfd, open for reading and writing, whose
+                              * range becomes the pool's only allocation. It gets sealed against shrinking, so it must
+                              * allow that (MFD_ALLOW_SEALING) or be so already; a file of shm_open cannot */
     uint64_t adopt_offset;  /* bytes, a multiple of the page size */
     uint64_t adopt_bytes;   /* 0: adopt nothing */
 };

@@ -93,7 +93,8 @@ LEND_API int lend_tensor_info(const struct lend_tensor *tensor, struct lend_tens
  * See: torch.Tensor.data_ptr. */
 LEND_API void *lend_tensor_data(const struct lend_tensor *tensor);
 
-/* Views. Each returns a new tensor over the same storage, or an error that names dimension, index and size.
+/* Selects element `index` of a dimension, which the view lacks. This and the five views after it are a new tensor over
+ * the same storage, or an error that names dimension, index and size.
  *   tensor      borrowed; the view shares its storage.
  *   dim         negative counts from the end.
  *   ret_tensor  returned: one reference.
@@ -103,20 +104,23 @@ LEND_API void *lend_tensor_data(const struct lend_tensor *tensor);
  * See: torch.select, slicing, torch.transpose, torch.Tensor.expand, torch.Tensor.view. */
 LEND_API int lend_tensor_select(struct lend_tensor *tensor, int32_t dim, int64_t index, struct lend_tensor **ret_tensor,
                                 struct lend_error *error);
-/* [start, stop) with a step other than 0; a negative step gives a negative stride, as in NumPy. Negative start and
- * stop count from the end; both are clamped. With a negative step, INT64_MIN as stop means "through index 0". */
+/* As lend_tensor_select, for [start, stop) with a step other than 0; a negative step gives a negative stride, as in
+ * NumPy. Negative start and stop count from the end; both are clamped. With a negative step, INT64_MIN as stop means
+ * "through index 0". */
 LEND_API int lend_tensor_slice(struct lend_tensor *tensor, int32_t dim, int64_t start, int64_t stop, int64_t step,
                                struct lend_tensor **ret_tensor, struct lend_error *error);
+/* As lend_tensor_select, with two dimensions exchanged. */
 LEND_API int lend_tensor_transpose(struct lend_tensor *tensor, int32_t dim0, int32_t dim1,
                                    struct lend_tensor **ret_tensor, struct lend_error *error);
-/* Sizes of 1 become any size with stride 0; -1 keeps a size; new dimensions come in front. */
+/* As lend_tensor_select: sizes of 1 become any size with stride 0; -1 keeps a size; new dimensions come in front. */
 LEND_API int lend_tensor_expand(struct lend_tensor *tensor, int32_t ndim, const int64_t *shape,
                                 struct lend_tensor **ret_tensor, struct lend_error *error);
-/* Without copying, or -EINVAL that says why not (lend_tensor_copy first); one size may be -1. */
+/* As lend_tensor_select: another shape without copying, or -EINVAL that says why not (lend_tensor_copy first); one
+ * size may be -1. */
 LEND_API int lend_tensor_reshape(struct lend_tensor *tensor, int32_t ndim, const int64_t *shape,
                                  struct lend_tensor **ret_tensor, struct lend_error *error);
-/* Any shape, strides and offset whose elements lie inside the storage; offset counts elements of the tensor's dtype
- * from the start of the storage. */
+/* As lend_tensor_select: any shape, strides and offset whose elements lie inside the storage; offset counts elements
+ * of the tensor's dtype from the start of the storage. */
 LEND_API int lend_tensor_as_strided(struct lend_tensor *tensor, int32_t ndim, const int64_t *shape,
                                     const int64_t *strides, int64_t offset, struct lend_tensor **ret_tensor,
                                     struct lend_error *error);
@@ -156,7 +160,7 @@ LEND_API int lend_tensor_copy(struct lend_tensor *tensor, struct lend_pool *pool
  * See: DLPack 1.x, DLManagedTensorVersioned. */
 LEND_API int lend_tensor_from_dlpack(struct DLManagedTensorVersioned *managed, struct lend_tensor **ret_tensor,
                                      struct lend_error *error);
-/* The same for the struct of DLPack before 1.0, which cannot say that memory is read-only. */
+/* As lend_tensor_from_dlpack, from the struct of DLPack before 1.0, which cannot say that memory is read-only. */
 LEND_API int lend_tensor_from_dlpack_legacy(struct DLManagedTensor *managed, struct lend_tensor **ret_tensor,
                                             struct lend_error *error);
 
@@ -170,6 +174,7 @@ LEND_API int lend_tensor_from_dlpack_legacy(struct DLManagedTensor *managed, str
  * See: DLPack 1.x. */
 LEND_API int lend_tensor_to_dlpack(struct lend_tensor *tensor, struct DLManagedTensorVersioned **ret_managed,
                                    struct lend_error *error);
+/* As lend_tensor_to_dlpack, in the struct of DLPack before 1.0. */
 LEND_API int lend_tensor_to_dlpack_legacy(struct lend_tensor *tensor, struct DLManagedTensor **ret_managed,
                                           struct lend_error *error);
 

@@ -38,6 +38,12 @@ struct lend_watch_record {
  * Threads: any.  Crash: nothing shared is touched.  Since: 0.1.
  * See: eventfd(2). */
 LEND_API int lend_watch_new(struct lend_watch **ret_watch, struct lend_error *error);
+
+/* Ends a watch; its records and its descriptor are gone.
+ *   watch  consumed; NULL allowed.
+ * Return: nothing; cannot fail.
+ * Threads: any, when no other uses the watch.  Crash: nothing shared is touched.  Since: 0.1.
+ * See: lend_watch_new. */
 LEND_API void lend_watch_unref(struct lend_watch *watch);
 
 /* Gives the descriptor: readable while a record waits. Borrowed: do not read or close it.

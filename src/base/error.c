@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -35,23 +36,6 @@ int lend__fail_bytes(struct lend_error *error, int code, const char *operation, 
         error->asked = asked;
         error->available = available;
     }
-    return code;
-}
-
-int lend__fail_sys(struct lend_error *error, int code, const char *operation, const char *syscall_name,
-                   const char *what) {
-    if (!error) return code;
-    struct rlimit limit = {0};
-    if (code == -EMFILE && !getrlimit(RLIMIT_NOFILE, &limit)) {
-        lend__fail(
-            error, code, operation,
-            "%s for %s: this process has used up its limit of %llu descriptors; raise RLIMIT_NOFILE or close some",
-            syscall_name, what, (unsigned long long)limit.rlim_cur);
-        error->available = limit.rlim_cur;
-    } else {
-        lend__fail(error, code, operation, "%s for %s: %s", syscall_name, what, lend_strerror(code));
-    }
-    error->os_code = -code;
     return code;
 }
 
@@ -97,6 +81,66 @@ static const struct {
     {-EFBIG, "larger than this process may make a file"},
     {-EINTR, "interrupted by a signal"},
 };
+
+/* What the system's own answers mean: lend gives some of these numbers a meaning of its own. */
+static const struct {
+    int code;
+    const char *text;
+} system_meanings[] = {
+    {-EACCES, "permission denied"},
+    {-EPERM, "not permitted"},
+    {-ENOTDIR, "not a folder"},
+    {-EBADF, "not an open descriptor"},
+    {-EINVAL, "not possible with that"},
+    {-ENOSPC, "no space left"},
+    {-EROFS, "the file system is read-only"},
+    {-ELOOP, "too many symbolic links"},
+    {-ENAMETOOLONG, "the name is too long"},
+    {-EBUSY, "busy"},
+    {-EAGAIN, "not possible just now"},
+    {-ETIMEDOUT, "not done in time"},
+    {-ENODEV, "no such device"},
+    {-EOPNOTSUPP, "not supported here"},
+};
+
+static const char *system_meaning(int code) {
+    for (size_t i = 0; i < sizeof system_meanings / sizeof system_meanings[0]; i++)
+        if (system_meanings[i].code == code) return system_meanings[i].text;
+    return lend_strerror(code);
+}
+
+static bool is_limited(int resource, unsigned long long *ret) {
+    struct rlimit limit;
+    if (getrlimit(resource, &limit) || limit.rlim_cur == RLIM_INFINITY) return false;
+    *ret = limit.rlim_cur;
+    return true;
+}
+
+int lend__fail_sys(struct lend_error *error, int code, const char *operation, const char *syscall_name,
+                   const char *what) {
+    if (!error) return code;
+    unsigned long long limit = 0;
+    if (code == -EMFILE && is_limited(RLIMIT_NOFILE, &limit))
+        lend__fail(
+            error, code, operation,
+            "%s for %s: this process has used up its limit of %llu descriptors; raise RLIMIT_NOFILE or close some",
+            syscall_name, what, limit);
+    else if (code == -EFBIG && is_limited(RLIMIT_FSIZE, &limit))
+        lend__fail(error, code, operation,
+                   "%s for %s: RLIMIT_FSIZE allows this process files of %llu bytes; sparse ones of 0.6 GB are needed "
+                   "(they take no such memory): raise it",
+                   syscall_name, what, limit);
+    else if (code == -ENOMEM && is_limited(RLIMIT_AS, &limit))
+        lend__fail(error, code, operation,
+                   "%s for %s: no memory; RLIMIT_AS allows this process %llu bytes of addresses, and each exporter met "
+                   "takes 0.6 GB of them (sparse, not memory): raise it",
+                   syscall_name, what, limit);
+    else
+        lend__fail(error, code, operation, "%s for %s: %s", syscall_name, what, system_meaning(code));
+    error->os_code = -code;
+    error->available = limit;
+    return code;
+}
 
 const char *lend_strerror(int code) {
     for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++)

@@ -16,6 +16,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -36,15 +37,32 @@
         r_ < 0 ? -(long)errno : r_;       \
     })
 
+/* A descriptor of ours must never be 0, 1 or 2: in a program that closed those, its own output would be written into
+ * tensors. Consumes fd; a negative errno passes through. */
+static long lifted(long fd) {
+    if (fd < 0 || fd > STDERR_FILENO) return fd;
+    long above = NO_EINTR(fcntl((int)fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+    close((int)fd);
+    return above;
+}
+
+/* Beyond RLIMIT_FSIZE the kernel sends a signal (SIGXFSZ) before it says so. */
+static bool is_beyond_file_limit(uint64_t bytes) {
+    struct rlimit limit;
+    return !getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur;
+}
+
 static long real_memfd_create(const char *name, unsigned flags) {
-    return NO_EINTR(syscall(SYS_memfd_create, name, flags));
+    return lifted(NO_EINTR(syscall(SYS_memfd_create, name, flags)));
 }
 
 static long real_ftruncate(int fd, uint64_t bytes) {
+    if (is_beyond_file_limit(bytes)) return -EFBIG;
     return NO_EINTR(ftruncate(fd, (off_t)bytes));
 }
 
 static long real_fallocate(int fd, int mode, uint64_t off, uint64_t bytes) {
+    if (!(mode & FALLOC_FL_PUNCH_HOLE) && is_beyond_file_limit(off + bytes)) return -EFBIG;
     return NO_EINTR(fallocate(fd, mode, (off_t)off, (off_t)bytes));
 }
 
@@ -90,7 +108,7 @@ static long real_get_mempolicy(int *ret_mode, unsigned long *ret_nodes, unsigned
 }
 
 static long real_open(const char *path, int flags) {
-    return NO_EINTR(open(path, flags | O_CLOEXEC, 0600));
+    return lifted(NO_EINTR(open(path, flags | O_CLOEXEC, 0600)));
 }
 
 /* Never retried: on Linux the descriptor is gone even when close says EINTR. */
@@ -99,7 +117,7 @@ static long real_close(int fd) {
 }
 
 static long real_dup(int fd) {
-    return NO_EINTR(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    return NO_EINTR(fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
 }
 
 static long real_flock(int fd, int operation) {
@@ -127,7 +145,7 @@ static long real_chmod(const char *path, mode_t mode) {
 }
 
 static long real_socket(int domain, int type, int protocol) {
-    return NO_EINTR(socket(domain, type | SOCK_CLOEXEC | SOCK_NONBLOCK, protocol));
+    return lifted(NO_EINTR(socket(domain, type | SOCK_CLOEXEC | SOCK_NONBLOCK, protocol)));
 }
 
 static long real_bind(int fd, const struct sockaddr *addr, socklen_t bytes) {
@@ -139,7 +157,7 @@ static long real_listen(int fd, int backlog) {
 }
 
 static long real_accept(int fd) {
-    return NO_EINTR(accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    return lifted(NO_EINTR(accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)));
 }
 
 static long real_connect(int fd, const struct sockaddr *addr, socklen_t bytes) {
@@ -164,7 +182,7 @@ static long real_poll(struct pollfd *fds, unsigned n, const struct timespec *tim
 }
 
 static long real_epoll_create(void) {
-    return NO_EINTR(epoll_create1(EPOLL_CLOEXEC));
+    return lifted(NO_EINTR(epoll_create1(EPOLL_CLOEXEC)));
 }
 
 static long real_epoll_ctl(int ep, int op, int fd, struct epoll_event *event) {
@@ -177,11 +195,11 @@ static long real_epoll_wait(int ep, struct epoll_event *events, int n, int timeo
 }
 
 static long real_eventfd(unsigned value) {
-    return NO_EINTR(eventfd(value, EFD_CLOEXEC | EFD_NONBLOCK));
+    return lifted(NO_EINTR(eventfd(value, EFD_CLOEXEC | EFD_NONBLOCK)));
 }
 
 static long real_pidfd_open(pid_t pid) {
-    return NO_EINTR(syscall(SYS_pidfd_open, pid, 0));
+    return lifted(NO_EINTR(syscall(SYS_pidfd_open, pid, 0)));
 }
 
 static long real_getrandom(void *buf, size_t bytes) {
@@ -235,6 +253,13 @@ void lend__fd_close(int *fd) {
     if (*fd < 0) return;
     lend__sys.close(*fd);
     *fd = -1;
+}
+
+int lend__fd_lift(int fd) {
+    if (fd > STDERR_FILENO) return fd;
+    int above = (int)lend__sys.dup(fd);
+    lend__sys.close(fd);
+    return above;
 }
 
 int lend__fd_reopen(int fd, int flags) {

@@ -83,6 +83,9 @@ static inline void *lend__zalloc(size_t bytes) {
 /* Closes and sets to -1; does nothing for a negative descriptor. */
 void lend__fd_close(int *fd);
 
+/* A received descriptor, moved above standard error if it is one of 0, 1 and 2 (consumed); or a negative errno. */
+int lend__fd_lift(int fd);
+
 /* A new open file of the same object through /proc/self/fd (the lock of an open file follows it, not the inode).
  * Returns the descriptor or a negative errno. */
 int lend__fd_reopen(int fd, int flags);

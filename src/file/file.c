@@ -14,10 +14,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A read of more than this is several, so that whoever waits can be told how far it is, and can end it. */
+#define PIECE_BYTES (256ull << 20)
+/* Longer paths would leave no room for what is wrong with the file. */
+#define PATH_BYTES_MAX 80
+
 char *lend__file_text_copy(const char *text, size_t bytes) {
     char *copy = lend__zalloc(bytes + 1);
     if (copy) memcpy(copy, text, bytes);
     return copy;
+}
+
+const char *lend__file_last_part(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
 }
 
 /* Elements of a shape. The sizes beside a 0 must fit too, because strides are made of them. */
@@ -64,7 +74,8 @@ int lend__file_read(const struct lend_file *file, void *buf, uint64_t bytes, uin
     const char *operation = listener ? "lend_file_load" : "lend_file_open";
     uint64_t done = 0;
     while (done < bytes) {
-        long r = lend__sys.pread(file->fd, (uint8_t *)buf + done, bytes - done, offset + done);
+        uint64_t piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
+        long r = lend__sys.pread(file->fd, (uint8_t *)buf + done, piece, offset + done);
         if (r < 0) return lend__fail_sys(error, (int)r, operation, "pread", "the file");
         if (r == 0)
             return lend__fail_bytes(error, -EBADMSG, operation, bytes, done,
@@ -102,9 +113,7 @@ static int open_and_read(struct lend_file *file, struct lend_error *error) {
     uint8_t magic[LEND__FILE_MAGIC_BYTES];
     int r = open_regular(file, error);
     if (r < 0) return r;
-    /* From here on the last part of the path is enough, and leaves room for what is wrong. */
-    const char *slash = strrchr(file->path, '/');
-    if (slash) file->path = slash + 1;
+    if (strlen(file->path) > PATH_BYTES_MAX) file->path = lend__file_last_part(file->path);
     if (file->bytes < sizeof magic)
         return lend__fail(error, -EBADMSG, "lend_file_open",
                           "%s has %llu bytes, too few for a .safetensors or .npy file", file->path,

@@ -29,7 +29,7 @@ struct lend__file_text {
 struct lend_file {
     int fd;
     uint64_t bytes;   /* when it was opened */
-    const char *path; /* for sentences: of the caller, only while opening */
+    const char *path; /* for sentences: of the caller, or its last part; only while opening */
     struct lend__file_entry *entries;
     size_t n_entries;
     struct lend__file_text *texts;
@@ -47,7 +47,7 @@ struct lend__file_listener {
     void *user;
 };
 
-/* Reads exactly [offset, offset + bytes).
+/* Reads exactly [offset, offset + bytes), in pieces of at most 256 MiB.
  * Returns 0; -EBADMSG when the file ends before; -ECANCELED; a negative errno. */
 int lend__file_read(const struct lend_file *file, void *buf, uint64_t bytes, uint64_t offset,
                     const struct lend__file_listener *listener, struct lend_error *error);
@@ -58,5 +58,8 @@ int lend__file_entry_shape(struct lend__file_entry *entry, DLDataType dtype, int
 
 /* A copy of a string of the caller's; NULL when there is no memory. */
 char *lend__file_text_copy(const char *text, size_t bytes);
+
+/* What follows the last slash. */
+const char *lend__file_last_part(const char *path);
 
 #endif

@@ -10,6 +10,7 @@
 #include "base/sys.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +28,8 @@ struct literal {
     char descr[16];
     bool is_structured; /* descr is a list: a record */
     bool is_fortran;
-    int32_t ndim; /* LEND_NDIM_MAX + 1: more than can be carried */
+    bool has_negative; /* a size of the shape is below 0: NumPy writes none, but the sentence should name it */
+    int32_t ndim;      /* LEND_NDIM_MAX + 1: more than can be carried */
     int64_t shape[LEND_NDIM_MAX];
 };
 
@@ -87,7 +89,10 @@ static bool take_shape(struct cursor *c, struct literal *ret) {
     while (!take(c, ')')) {
         int64_t size;
         if (n && !has_comma) return false;
+        bool is_negative = take(c, '-');
         if (!take_size(c, &size)) return false;
+        if (is_negative) size = -size;
+        ret->has_negative |= is_negative;
         if (n < LEND_NDIM_MAX) ret->shape[n] = size;
         if (n <= LEND_NDIM_MAX) n++;
         has_comma = take(c, ',');
@@ -163,6 +168,15 @@ static int bad(const struct lend_file *file, const char *what, struct lend_error
     return lend__fail(error, -EBADMSG, OPERATION, "%s: %s", file->path, what);
 }
 
+static int bad_shape(const struct lend_file *file, const struct literal *literal, struct lend_error *error) {
+    char text[128] = "";
+    size_t n = 0;
+    for (int32_t i = 0; i < literal->ndim && n < sizeof text; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s%lld", i ? ", " : "", (long long)literal->shape[i]);
+    return lend__fail(error, -EBADMSG, OPERATION, "%s: the header has shape (%s%s): a size is below 0", file->path,
+                      text, n < sizeof text ? "" : "...");
+}
+
 /* The one entry, from the literal. */
 static int read_entry(struct lend_file *file, const struct literal *literal, uint64_t data_offset,
                       struct lend_error *error) {
@@ -172,13 +186,15 @@ static int read_entry(struct lend_file *file, const struct literal *literal, uin
     if (literal->ndim > LEND_NDIM_MAX)
         return lend__fail(error, -EOPNOTSUPP, OPERATION, "%s has more than the %d dimensions that lend carries",
                           file->path, LEND_NDIM_MAX);
+    if (literal->has_negative) return bad_shape(file, literal, error);
     struct lend__file_entry *e = lend__zalloc(sizeof *e);
     if (!e) return lend__fail(error, -ENOMEM, OPERATION, "no memory for the table of tensors of %s", file->path);
     file->entries = e;
     file->n_entries = 1;
-    size_t name_bytes = strlen(file->path);
-    if (name_bytes > 4 && !strcmp(file->path + name_bytes - 4, ".npy")) name_bytes -= 4;
-    e->name = lend__file_text_copy(file->path, name_bytes);
+    const char *name = lend__file_last_part(file->path);
+    size_t name_bytes = strlen(name);
+    if (name_bytes > 4 && !strcmp(name + name_bytes - 4, ".npy")) name_bytes -= 4;
+    e->name = lend__file_text_copy(name, name_bytes);
     e->is_fortran = literal->is_fortran;
     e->offset = data_offset;
     r = lend__file_entry_shape(e, dtype, literal->ndim, literal->shape);

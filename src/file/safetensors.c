@@ -202,10 +202,17 @@ int lend__safetensors_read(struct lend_file *file, const uint8_t magic[LEND__FIL
                            struct lend_error *error) {
     uint64_t bytes = 0;
     for (int i = 7; i >= 0; i--) bytes = bytes << 8 | magic[i];
-    if (bytes > HEADER_BYTES_MAX)
+    if (bytes > HEADER_BYTES_MAX) {
+        uint8_t first = 0;
+        int r =
+            lend__file_read(file, &first, file->bytes > LEND__FILE_MAGIC_BYTES, LEND__FILE_MAGIC_BYTES, NULL, error);
+        if (r < 0) return r;
+        if (first != '{')
+            return lend__fail(error, -EBADMSG, OPERATION, "%s is neither .npy nor .safetensors", file->path);
         return lend__fail_bytes(error, -EBADMSG, OPERATION, bytes, HEADER_BYTES_MAX,
-                                "%s is neither .npy nor .safetensors: a header of %llu bytes, at most %u are allowed",
-                                file->path, (unsigned long long)bytes, HEADER_BYTES_MAX);
+                                "%s: a header of %llu bytes; at most %u are allowed", file->path,
+                                (unsigned long long)bytes, HEADER_BYTES_MAX);
+    }
     if (bytes < 2 || !lend__range_fits(LEND__FILE_MAGIC_BYTES, bytes, file->bytes))
         return lend__fail_bytes(error, -EBADMSG, OPERATION, bytes, file->bytes - LEND__FILE_MAGIC_BYTES,
                                 "%s: a header of %llu bytes in a file of %llu", file->path, (unsigned long long)bytes,

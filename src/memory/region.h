@@ -35,7 +35,7 @@ void lend__storage_unref(struct lend__storage *storage);
  * changes hands. */
 void lend__region_fork_swap(struct lend__region *region, struct lend__region *fresh);
 
-/* Fork: the lock is taken in the prepare handler, before every other lend lock, and released (or made new) after. */
+/* Fork: the lock is taken in the prepare handler, before every lock but the context's, and released (or made new) after. */
 void lend__region_fork_prepare(void);
 void lend__region_fork_release(bool is_child);
 

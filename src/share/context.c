@@ -15,11 +15,13 @@
 #include "share/watch.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define DEADLINE_NS 5000000000ll     /* longer than any living exporter needs, short enough for a person */
 #define PIN_ORPHAN_NS 60000000000ull /* a message may wait this long for its reader after the sender died */
@@ -53,6 +55,17 @@ void lend__log(enum lend_log_level level, const char *format, ...) {
     lend__context.log(lend__context.log_user, level, text);
 }
 
+/* Handles carry the folder to processes with other working folders: it must be absolute. */
+static int set_folder(struct lend__context *ret, const char *dir, struct lend_error *error) {
+    char here[PATH_MAX] = "";
+    if (*dir && *dir != '/' && !getcwd(here, sizeof here))
+        return lend__fail_sys(error, -errno, "lend_open", "getcwd", "the relative socket_dir");
+    int n = snprintf(ret->socket_dir, sizeof ret->socket_dir, "%s%s%s", here, *here ? "/" : "", dir);
+    if (n < (int)sizeof ret->socket_dir) return 0;
+    return lend__fail(error, -EINVAL, "lend_open",
+                      "socket_dir has %d bytes and a socket path can have 107; use a shorter one", n);
+}
+
 static int read_opts(const struct lend_opts *opts, struct lend__context *ret, struct lend_error *error) {
     static const struct lend_opts none = {.size = sizeof none};
     if (!opts) opts = &none;
@@ -67,9 +80,6 @@ static int read_opts(const struct lend_opts *opts, struct lend__context *ret, st
     if (opts->peers == LEND_PEERS_GROUP && !*dir)
         return lend__fail(error, -EINVAL, "lend_open",
                           "LEND_PEERS_GROUP needs socket_dir: the folder's permissions say who belongs to the group");
-    if (strlen(dir) >= sizeof ret->socket_dir)
-        return lend__fail(error, -EINVAL, "lend_open",
-                          "socket_dir has %zu bytes and a socket path can have 107; use a shorter one", strlen(dir));
     *ret = (struct lend__context){
         .peers = opts->peers,
         .fork = opts->fork,
@@ -80,8 +90,7 @@ static int read_opts(const struct lend_opts *opts, struct lend__context *ret, st
         .log = opts->log,
         .log_user = opts->log_user,
     };
-    memcpy(ret->socket_dir, dir, strlen(dir) + 1);
-    return 0;
+    return set_folder(ret, dir, error);
 }
 
 static bool are_equal(const struct lend__context *a, const struct lend__context *b) {

@@ -40,7 +40,7 @@ int lend__context_pool(struct lend_pool **ret, struct lend_error *error);
 /* The hook `event` of memory/. */
 void lend__context_memory_event(uint32_t kind, uint64_t bytes);
 
-/* Fork: the context lock is taken before every other lock but the region's. */
+/* Fork: the context lock is taken before every other lock but fork.c's own. */
 void lend__context_fork_prepare(void);
 void lend__context_fork_parent(void);
 void lend__context_fork_child(void);

@@ -45,13 +45,16 @@ void lend__control_take_fds(struct msghdr *msg, struct lend__control_fds *ret) {
         for (size_t i = 0; i < n; i++) {
             int fd;
             memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof fd);
-            if (ret->n < LEND__CONTROL_FDS_MAX)
+            fd = lend__fd_lift(fd);
+            if (fd < 0)
+                ret->is_truncated = true;
+            else if (ret->n < LEND__CONTROL_FDS_MAX)
                 ret->fd[ret->n++] = fd;
             else
                 lend__fd_close(&fd);
         }
     }
-    ret->is_truncated = msg->msg_flags & MSG_CTRUNC;
+    if (msg->msg_flags & MSG_CTRUNC) ret->is_truncated = true;
 }
 
 int lend__control_recv(int socket_fd, void *buf, size_t bytes, struct lend__control_fds *ret_fds) {

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define LOCK_WAIT_NS 1000000u
@@ -30,6 +31,8 @@ int lend__folder_lock(const char *folder) {
 }
 
 static void sweep_one(const char *path) {
+    struct stat st;
+    if (lstat(path, &st) || !S_ISSOCK(st.st_mode)) return; /* connect refuses on any file */
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (strlen(path) >= sizeof address.sun_path) return;
     strcpy(address.sun_path, path);
@@ -40,12 +43,11 @@ static void sweep_one(const char *path) {
 }
 
 void lend__folder_sweep(const char *folder) {
-    char prefix[32];
-    size_t n = (size_t)snprintf(prefix, sizeof prefix, "lend-%u-", (unsigned)geteuid());
     DIR *dir = opendir(folder);
     for (struct dirent *entry; dir && (entry = readdir(dir));) {
         char path[512];
-        if (strncmp(entry->d_name, prefix, n) != 0) continue;
+        uint8_t id[LEND__ID_BYTES];
+        if (!lend__identity_parse_name(entry->d_name, geteuid(), id)) continue;
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
         sweep_one(path);
     }

@@ -98,3 +98,16 @@ bool lend__identity_is_same_user(uint32_t peer_uid) {
     if (lend__load_acquire(&known_uid) == euid) return !lend__load_relaxed(&known_is_overflow);
     return !is_overflow(euid);
 }
+
+bool lend__identity_parse_name(const char *name, uint32_t uid, uint8_t ret_id[LEND__ID_BYTES]) {
+    char prefix[32];
+    int n = snprintf(prefix, sizeof prefix, "lend-%u-", uid);
+    if (strncmp(name, prefix, (size_t)n) != 0 || strlen(name + n) != 32) return false;
+    for (int i = 0; i < LEND__ID_BYTES; i++) {
+        unsigned byte;
+        char pair[3] = {name[n + 2 * i], name[n + 2 * i + 1], '\0'};
+        if (strspn(pair, "0123456789abcdef") != 2 || sscanf(pair, "%2x", &byte) != 1) return false;
+        ret_id[i] = (uint8_t)byte;
+    }
+    return true;
+}

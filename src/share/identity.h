@@ -23,6 +23,9 @@ int lend__identity_draw(struct lend__identity *ret);
  * "<folder>/lend-<uid>-<32 hex digits>". Returns the address's length, or -EINVAL when the path is too long. */
 int lend__identity_address(uint32_t uid, const uint8_t id[LEND__ID_BYTES], const char *folder, struct sockaddr_un *ret);
 
+/* Is this the name (without folder or leading NUL) of an exporter of this user? Then ret_id is its id. */
+bool lend__identity_parse_name(const char *name, uint32_t uid, uint8_t ret_id[LEND__ID_BYTES]);
+
 /* Is a peer with this uid one of us? Equal uids; the overflow id is nobody in particular unless it is a real id of
  * the initial user namespace (facts: flaw 13). */
 bool lend__identity_is_same_user(uint32_t peer_uid);

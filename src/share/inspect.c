@@ -31,23 +31,9 @@ struct found {
     uint32_t uid;
 };
 
-/* "lend-<uid>-<32 hex digits>" of this user? */
-static bool parse_name(const char *name, uint32_t uid, uint8_t ret_id[16]) {
-    char prefix[32];
-    int n = snprintf(prefix, sizeof prefix, "lend-%u-", uid);
-    if (strncmp(name, prefix, (size_t)n) != 0 || strlen(name + n) != 32) return false;
-    for (int i = 0; i < 16; i++) {
-        unsigned byte;
-        char pair[3] = {name[n + 2 * i], name[n + 2 * i + 1], '\0'};
-        if (strspn(pair, "0123456789abcdef") != 2 || sscanf(pair, "%2x", &byte) != 1) return false;
-        ret_id[i] = (uint8_t)byte;
-    }
-    return true;
-}
-
 static int add_found(struct found *found, const char *name, const char *address) {
     struct lend_exporter exporter = {.uid = found->uid};
-    if (!parse_name(name, found->uid, exporter.id)) return 0;
+    if (!lend__identity_parse_name(name, found->uid, exporter.id)) return 0;
     if (snprintf(exporter.address, sizeof exporter.address, "%s", address) >= (int)sizeof exporter.address) return 0;
     if (found->n == found->room) {
         size_t room = found->room ? 2 * found->room : 16;
@@ -78,7 +64,7 @@ static int find_abstract(struct found *found) {
 
 static int find_in_folder(struct found *found, const char *folder) {
     DIR *dir = opendir(folder);
-    int r = 0;
+    int r = dir ? 0 : -errno;
     for (struct dirent *entry; dir && r >= 0 && (entry = readdir(dir));) {
         char path[512];
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
@@ -93,10 +79,14 @@ int lend_exporters_find(struct lend_exporter **ret_exporters, size_t *ret_n, str
     struct found found = {.uid = geteuid()};
     int r = find_abstract(&found);
     const char *folder = lend__context.socket_dir[0] ? lend__context.socket_dir : secure_getenv("LEND_SOCKET_DIR");
-    if (r >= 0 && folder && *folder) r = find_in_folder(&found, folder);
+    const char *where = "/proc/net/unix";
+    if (r >= 0 && folder && *folder) {
+        where = folder;
+        r = find_in_folder(&found, folder);
+    }
     if (r < 0) {
         free(found.list);
-        return lend__fail_sys(error, r, "lend_exporters_find", "open", "/proc/net/unix");
+        return lend__fail_sys(error, r, "lend_exporters_find", "open", where);
     }
     *ret_exporters = found.list;
     *ret_n = found.n;

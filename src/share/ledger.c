@@ -115,7 +115,8 @@ int lend__ledger_start(struct lend_error *error) {
     LEND__CLEANUP_FD lock_fd = -1;
     LEND__CLEANUP_FD table_fd = -1;
     int r = table_files(&lock_fd, &table_fd);
-    if (r < 0) return lend__fail_sys(error, r, "lend_reduce", "memfd_create", "the slot table");
+    if (r < 0)
+        return lend__fail_sys(error, r, "lend_reduce", r == -EFBIG ? "ftruncate" : "memfd_create", "the slot table");
     void *at = NULL;
     long n =
         lend__sys.mmap(NULL, LEND_SHM_TABLE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, lock_fd, 0, &at);

@@ -347,7 +347,9 @@ int lend__rebuild_wire(const struct lend__wire *wire, const struct lend_rebuild_
                           (unsigned long long)wire->storage_bytes);
     r = check_wire(&job);
     if (r < 0) return r;
-    if (!memcmp(wire->exporter.id, lend__context.identity.id, LEND__ID_BYTES)) return rebuild_own(&job, ret_tensor);
+    if (!memcmp(wire->exporter.id, lend__context.identity.id, LEND__ID_BYTES) &&
+        !memcmp(wire->exporter.boot_id, lend__context.identity.boot_id, LEND__ID_BYTES))
+        return rebuild_own(&job, ret_tensor);
     return rebuild_other(&job, ret_tensor);
 }
 

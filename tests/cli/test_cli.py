@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT
 """The lend command end to end: share, show and ls in processes of their own, joined by text only. Prints TAP.
 
-    test_cli.py LEND SOURCE
+    test_cli.py LEND SOURCE SENDER
 
-LEND is the command, SOURCE the checkout (for the sample files). Expected figures are computed here, from the files'
-bytes, with the standard library only."""
+LEND is the command, SOURCE the checkout (for the sample files), SENDER the program of sender.c, which makes pins.
+Expected figures are computed here, from the files' bytes, with the standard library only."""
 import contextlib
 import hashlib
 import json
@@ -20,7 +20,7 @@ import tempfile
 import time
 import traceback
 
-LEND, SOURCE = sys.argv[1], sys.argv[2]
+LEND, SOURCE, SENDER = sys.argv[1:4]
 SCALE = int(os.environ.get("LEND_TEST_SCALE", "1"))
 DIGITS = os.path.join(SOURCE, "examples/digits/digits.safetensors")
 DATA = os.path.join(SOURCE, "tests/data")
@@ -118,6 +118,7 @@ def safetensors_file(folder, name, entries):
 def version_and_help():
     out, _ = run("--version")
     assert re.fullmatch(r"lend \d+\.\d+\.\d+\nabi \d+\nwire \d+\.\d+\nshared memory layout [0-9a-f]{16}\n", out), out
+    assert run("version")[0] == out
     for command in (["help"], ["--help"], *(["help", c] for c in ("share", "show", "ls")), ["ls", "--help"]):
         out, _ = run(*command)
         lines = out.splitlines()
@@ -127,9 +128,11 @@ def version_and_help():
 @test
 def wrong_usage_is_2():
     for args in ([], ["nonsense"], ["help", "nonsense"], ["share"], ["show"], ["show", "a", "b"], ["ls", "x"],
-                 ["ls", "--nonsense"], ["share", "--nonsense", DIGITS]):
+                 ["ls", "--nonsense"], ["share", "--nonsense", DIGITS], ["help", "share", "show"],
+                 ["show", "--timeout", "0", "x"], ["show", "--timeout", "5x", "x"], ["show", "--timeout"]):
         out, err = run(*args, code=2)
         assert not out and err, args
+        assert all(line.startswith(("lend", "Usage", "See")) for line in err.splitlines()) or not args, err
 
 
 @test
@@ -150,7 +153,8 @@ def share_show_digits():
         assert len({show(line["handle"])["inode"] for line in lines}) == 1
         process.terminate()
         assert process.wait(10 * SCALE) == 0
-        run("show", lines[0]["handle"], code=1)
+        _, err = run("show", lines[0]["handle"], code=1)
+        assert f"exporter: pid {process.pid}" in err, err
 
 
 @test
@@ -236,8 +240,15 @@ def fortran_order_hashes_in_c_order():
 def files_that_cannot_be_shared():
     with tempfile.TemporaryDirectory() as folder:
         short = npy_file(folder, "short", "<f4", [4], b"1234")
-        for path, part in ((os.path.join(folder, "none.npy"), "No such file"), (folder, "directory"),
-                           (short, "cut short"), (os.path.join(DATA, "bad_object.npy"), "'|O'")):
+        negative = npy_file(folder, "negative", "<f4", [2, -3], b"")
+        empty = safetensors_file(folder, "empty", {})
+        out, err = run("share", empty, code=1)
+        assert not out and err == f"lend share: {empty} holds no tensors; there is nothing to lend\n", err
+        _, err = run("share", "/etc/passwd", code=1)
+        assert err == "lend share: /etc/passwd is neither .npy nor .safetensors\n", err
+        for path, part in ((negative, "the header has shape (2, -3)"), (folder, "directory"),
+                           (os.path.join(folder, "none.npy"), "No such file"), (short, "cut short"),
+                           (os.path.join(DATA, "bad_object.npy"), "'|O'")):
             out, err = run("share", os.path.join(DATA, "scalar.npy"), path, code=1)
             assert not out and part in err and err.count("\n") == 1, err
 
@@ -252,6 +263,30 @@ def names_cannot_reach_the_terminal():
         assert process.wait(10 * SCALE) == 0
         process.stdout.close()
         assert line.startswith("?]0;evil???name "), ascii(line)
+
+
+@test
+def long_and_turning_names_are_shown_safely():
+    names = ["\u202eevil\u2069", "ä" * 200]
+    with tempfile.TemporaryDirectory() as folder:
+        path = safetensors_file(folder, "x", {name: ("U8", [1], b"a") for name in names})
+        process = subprocess.Popen([LEND, "share", path], bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        shown = {read_line(process.stdout).split()[0] for _ in names}
+        process.terminate()
+        assert process.wait(10 * SCALE) == 0
+        process.stdout.close()
+        assert shown == {"???evil???", "ä" * 126 + "..."}, ascii(shown)
+
+
+@test
+def share_without_a_reader():
+    path = os.path.join(DATA, "scalar.npy")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([LEND, "share", path], stdout=writer, stderr=subprocess.PIPE, text=True, check=False,
+                          timeout=30 * SCALE)
+    os.close(writer)
+    assert done.returncode == 1 and "Broken pipe" in done.stderr, done.stderr
 
 
 @test
@@ -314,14 +349,44 @@ def ls_tells_who_holds_and_forgets_the_killed():
             assert seen["pid"] == holder.pid and seen["command"] == "lend" and seen["storages"] == 1, seen
             assert seen["bytes"] >= 6 and 0 <= seen["age_ns"] < 60e9 * SCALE, seen
             held = [s for s in exporters("--all")[process.pid]["storages"] if s["holders"]]
-            assert len(held) == 1 and held[0]["holders"] == [{"pid": holder.pid, "count": 1}], held
+            (one,) = held[0]["holders"]
+            assert len(held) == 1 and (one["pid"], one["count"], one["command"]) == (holder.pid, 1, "lend"), held
+            assert one["since_ns"] > 0 and 0 <= one["age_ns"] < 60e9 * SCALE, one
             out, _ = run("ls", "--all")
             assert f"held by pid {holder.pid} (lend): 1 storage, " in out, out
-            assert f"held by pid {holder.pid} (lend), 1 time\n" in out, out
+            assert re.search(rf"^    held by pid {holder.pid} \(lend\), 1 time, in contact for .* s$", out, re.M), out
+            assert re.search(r"^  allocation 0: generation \d+, .* used, inode \d+$", out, re.M), out
+            assert "allocation 0: " not in run("ls")[0]
             holder.kill()
             holder.wait()
             eventually(lambda: not exporters("--all")[process.pid]["holders"], 1)
         assert all(not s["holders"] for s in exporters("--all")[process.pid]["storages"])
+
+
+@test
+def pins_are_summed_up_and_used_up():
+    sender = subprocess.Popen([SENDER, "3"], bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        handles = [read_line(sender.stdout).strip() for _ in range(3)]
+        e = exporters("--all")[sender.pid]
+        assert len(e["pins"]) == e["n_limbo"] == 3 and all(p["sender_pid"] == sender.pid for p in e["pins"]), e
+        out, _ = run("ls")
+        assert re.search(rf"^  sent by pid {sender.pid}: 3 pins, 12.0 KiB, the oldest .* s old$", out, re.M), out
+        assert "dropped here, held by others or by pins" in out and "  pin 0x" not in out, out
+        out, _ = run("ls", "--all")
+        assert len(re.findall(rf"^  pin 0x.* sent by pid {sender.pid}$", out, re.M)) == 3, out
+        out, _ = run("show", handles[0])
+        assert "its pin is now used up" in out, out
+        _, err = run("show", handles[0], code=1)
+        assert "pin may have been used already" in err and f"pid {sender.pid}" in err, err
+        assert len(exporters()[sender.pid]["pins"]) == 2
+        sender.stdin.close()
+        assert sender.wait(10 * SCALE) == 0
+    finally:
+        sender.kill()
+        sender.wait()
+        sender.stdin.close()
+        sender.stdout.close()
 
 
 @test
@@ -348,7 +413,9 @@ def ls_shows_the_stopped_as_not_answering():
         assert all(e["error"] == "not answering" for e in answer["exporters"] if not e["is_answering"])
         # One after the other, four would take 800 ms.
         assert took < 0.7 * SCALE, took
-        assert run("ls")[0].count("not answering") >= 5
+        assert {p.pid for p in stopped} <= {e.get("pid") for e in answer["exporters"] if not e["is_answering"]}
+        out, _ = run("ls")
+        assert all(f"pid {p.pid} (lend): not answering (stopped?)" in out for p in stopped), out
         for process in stopped:
             process.send_signal(signal.SIGCONT)
         eventually(lambda: {p.pid for p in stopped} <= set(exporters()))
@@ -359,8 +426,9 @@ def show_of_a_stopped_exporter_ends():
     with shared(os.path.join(DATA, "scalar.npy"), count=1) as (process, lines):
         process.send_signal(signal.SIGSTOP)
         start = time.monotonic()
-        _, err = run("show", lines[0]["handle"], code=1)
-        assert 1 < time.monotonic() - start < 20 * SCALE and err.count("\n") == 1
+        _, err = run("show", "--timeout", "0.5", lines[0]["handle"], code=1)
+        assert 0.5 <= time.monotonic() - start < 20 * SCALE and err.count("\n") == 1
+        assert f"pid {process.pid}" in err and "0.5 s" in err and "raise --timeout" in err, err
         process.send_signal(signal.SIGCONT)
         assert show(lines[0]["handle"])["max"] == -2.5
 

@@ -143,6 +143,25 @@ def prototypes():
     none(problems, "calls that no header declares so")
 
 
+def calls():
+    """The comment right before each public call has all lines of style, or says that another call's are its own."""
+    told, problems = {}, []
+    for header in names("include/lend/*.h"):
+        for comment, call in re.findall(r"(?:^/\*((?:(?!\*/).)*)\*/\n)?^LEND_API\b[^;]*?\b(lend_\w+)\([^;]*;", read(header),
+                                        re.DOTALL | re.MULTILINE):
+            told[call] = (header, comment)
+    labels_of_style = ("Return:", "Threads:", "Crash:", "Since:", "See:")
+    missing = {call: [label for label in labels_of_style if label not in comment] for call, (_, comment) in told.items()}
+    for call, (header, comment) in told.items():
+        like = re.match(r"\s*As (lend_\w+)", comment)
+        if missing[call] and not (like and missing.get(like[1]) == []):
+            problems.append(f"{header}: {call}: {' '.join(missing[call])}")
+    none(problems, "calls whose comments lack lines")
+    exported = {line.split("@")[0] for name in ("liblend", "liblend-file") for line in read(f"tests/abi/{name}.txt").splitlines()
+                if line and not line.startswith("#")}
+    tap.equal(sorted(told), sorted(exported), "the calls that were looked at")
+
+
 def man_pages():
     listed = re.findall(r"'(lend\w*\.\d)'", read("man/meson.build"))
     tap.equal(sorted(f"man/{page}.scd" for page in listed), names("man/*.scd"), "the pages in man/meson.build")
@@ -158,6 +177,12 @@ def environment():
             for name in re.findall(r'getenv\("((?:LEND_|TERM|NO_COLOR)\w*)"\)', read(path))}
     told = set(re.findall(r"`([A-Z_]{4,})`", read("docs/environment.md")))
     none(used - told, "variables that docs/environment.md does not name")
+
+
+def suites():
+    """CONTRIBUTING.md names every suite."""
+    told = set(re.findall(r"`(\w+)`", next(line for line in read("CONTRIBUTING.md").splitlines() if line.startswith("| `tests/SUITE/`"))))
+    none({os.path.dirname(name)[len("tests/"):] for name in names("tests/*/meson.build")} - told, "suites that CONTRIBUTING.md lacks")
 
 
 def targets():
@@ -191,9 +216,11 @@ sys.exit(tap.main([
     ("offsets in the pages are those of the code", offsets),
     ("a handle is what wire.md says", handle_by_the_page),
     ("man pages show the prototypes of the headers", prototypes),
+    ("every call's comment has every line", calls),
     ("man pages are listed and well formed", man_pages),
     ("environment.md names every variable", environment),
     ("make targets exist", targets),
+    ("CONTRIBUTING.md names every suite", suites),
     ("the version is in the change log", versions),
     ("decisions are listed and complete", decisions),
 ]))

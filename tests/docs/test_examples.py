@@ -9,11 +9,14 @@ The library is installed into an empty folder, which pkg-config is told about; n
 import glob
 import json
 import os
+import pty
 import re
+import select
 import shutil
 import subprocess
 import sys
 import tempfile
+import tty
 
 import tap
 
@@ -64,36 +67,67 @@ def copied(*names):
 
 
 class Lender:
-    """A program that prints a handle first and ends when its standard input does."""
+    """A program that prints a handle first and ends when its standard input does. Its output is a terminal, as a
+    reader's is: lines come at once."""
 
     def __init__(self, program):
-        self.process = subprocess.Popen([f"./{program}"], cwd=WORK, env=ENV, text=True, stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE)
-        self.handle = self.process.stdout.readline().strip()
+        self.terminal, its_side = pty.openpty()
+        tty.setraw(its_side)
+        self.process = subprocess.Popen([f"./{program}"], cwd=WORK, env=ENV, stdin=subprocess.PIPE, stdout=its_side)
+        os.close(its_side)
+        self.handle = self.read_until(b"\n").decode().strip()
         if not self.handle.startswith("lend1:"):
             self.process.kill()
             raise tap.Failure(f"{program} prints {self.handle!r} and no handle")
 
-    def rest(self):
-        output, _ = self.process.communicate(timeout=30)
-        tap.equal(self.process.returncode, 0, "the lender's exit status")
+    def read_until(self, end):
+        """What it prints up to `end`, or (None) until it ends."""
+        output = b""
+        while not (end and output.endswith(end)):
+            if not select.select([self.terminal], [], [], 30)[0]:
+                self.process.kill()
+                raise tap.Failure(f"nothing more within 30 s after {output!r}")
+            try:
+                output += os.read(self.terminal, 1)
+            except OSError:  # EIO: nobody has the other side open any more
+                break
         return output
+
+    def rest(self):
+        self.process.stdin.close()
+        output = self.read_until(None).decode()
+        os.close(self.terminal)
+        tap.equal(self.process.wait(timeout=30), 0, "the lender's exit status")
+        return output
+
+
+def borrow(*words):
+    """Status and the first word of the one line that the borrower says, if any."""
+    done = subprocess.run(["./borrower", *words], cwd=WORK, env=ENV, stdout=subprocess.PIPE, text=True, check=False)
+    if done.stdout.count("\n") != (done.returncode != 0):
+        raise tap.Failure(f"the borrower ends with {done.returncode} and says {done.stdout!r}")
+    return done.returncode, re.match(r"\S* ?", done.stdout)[0]
 
 
 def readme():
     needs_stage()
     os.makedirs(WORK, exist_ok=True)
     text = read("README.md")
-    blocks = dict(re.findall(r"```c\n/\* (\w+\.c): (.*?)```", text, re.DOTALL))
+    blocks = dict(re.findall(r"^`(\w+\.c)` [^\n]*:\n\n```c\n(.*?)```", text, re.DOTALL | re.MULTILINE))
     tap.equal(sorted(blocks), ["borrower.c", "lender.c"], "the README's programs")
     for name, body in blocks.items():
+        if body.count("\n") > 20:
+            raise tap.Failure(f"{name} has {body.count(chr(10))} lines and the heading says twenty")
         with open(os.path.join(WORK, name), "w", encoding="utf-8") as file:
-            file.write(f"/* {name}: {body}")
+            file.write(body)
     for name in ("lender", "borrower"):
         build(text, name)
     lender = Lender("lender")
-    tap.equal(tap.run(["./borrower", lender.handle], cwd=WORK, env=ENV), "", "what the borrower prints")
+    for words, status, said in (([], 2, "usage: "), (["lend1:"], 2, "usage: "), ([lender.handle[:-1]], 2, "usage: "),
+                                ([lender.handle], 0, "")):
+        tap.equal(borrow(*words), (status, said), f"status and beginning of the borrower's answer to {words}")
     tap.equal(lender.rest(), "x[5] is now 42\n", "what the lender prints at its end")
+    tap.equal(borrow(lender.handle)[0], 1, "the borrower's status when the lender is gone")
 
 
 def c_example():

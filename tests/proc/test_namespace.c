@@ -259,6 +259,52 @@ LEND_TEST(a_path_socket_in_a_private_folder) {
     CHECK(!rmdir(folder));
 }
 
+/* Only what an exporter of this user left is swept: sockets, with exactly such a name. */
+LEND_TEST(other_files_in_the_folder_are_left_alone) {
+    char folder[64], path[160], name[80];
+    struct lend_error error = {0};
+    make_folder(folder, 0700);
+    snprintf(name, sizeof name, "lend-%u-0123456789abcdef0123456789abcdef", (unsigned)geteuid());
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    CHECK(!mkfifo(path, 0600));
+    snprintf(path, sizeof path, "%s/lend-%u-notes.txt", folder, (unsigned)geteuid());
+    FILE *file = fopen(path, "w");
+    CHECK(file && fputs("precious", file) >= 0 && !fclose(file));
+    const struct lend_opts opts = {.size = sizeof opts, .socket_dir = folder};
+    CHECK_OK(lend_open(&opts, &error), &error);
+    struct lend_pool *pool = new_pool(NULL);
+    struct lend_tensor *tensor = new_bytes(pool, 10, 1);
+    reduce_text(tensor, NULL, 0);
+    CHECK_UINT(count_entries(folder), 3);
+    lend_tensor_unref(tensor);
+    close_all(pool);
+    CHECK_UINT(count_entries(folder), 2);
+    CHECK(!unlink(path));
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    CHECK(!unlink(path));
+    CHECK(!rmdir(folder));
+}
+
+/* A handle goes to processes with other working folders. */
+LEND_TEST(a_relative_folder_is_made_absolute) {
+    char folder[64];
+    struct lend_error error = {0};
+    struct handle h;
+    struct lend_handle_info info = {.size = sizeof info};
+    make_folder(folder, 0700);
+    CHECK(!chdir("/tmp"));
+    const struct lend_opts opts = {.size = sizeof opts, .socket_dir = folder + strlen("/tmp/")};
+    CHECK_OK(lend_open(&opts, &error), &error);
+    struct lend_pool *pool = new_pool(NULL);
+    struct lend_tensor *tensor = new_bytes(pool, 10, 1);
+    reduce_to(tensor, NULL, 0, &h);
+    CHECK_OK(lend_handle_describe(h.bytes, h.n, &info, NULL), NULL);
+    CHECK(!strncmp(info.socket_path, folder, strlen(folder)));
+    lend_tensor_unref(tensor);
+    close_all(pool);
+    CHECK(!rmdir(folder));
+}
+
 /* The name of one that was killed stays, answers -EOWNERDEAD, and goes with the next one to open there. */
 LEND_TEST(the_name_of_a_killed_exporter_is_removed_by_the_next) {
     char folder[64], options[96];
