@@ -63,8 +63,10 @@ tsan: setup build-tsan/build.ninja
 	@ninja -C build-tsan
 	@LEND_TEST_SCALE=8 $(RUN) --suite unit --suite device --suite proc build-tsan
 
-clang: setup build-clang/build.ninja
+clang-build: setup build-clang/build.ninja
 	@ninja -C build-clang
+
+clang: clang-build
 	@$(RUN) --not-suite cross --not-suite model build-clang
 
 lint: setup all

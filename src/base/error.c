@@ -9,34 +9,18 @@
 #include <string.h>
 #include <sys/resource.h>
 
-static int fill(struct lend_error *error, int code, const char *operation, const char *format, va_list args) {
-    if (!error) return code;
+void lend__error_write(struct lend_error *error, int code, uint64_t asked, uint64_t available, const char *operation,
+                       const char *format, ...) {
+    if (!error) return;
     memset(error, 0, sizeof *error);
     error->code = code;
+    error->asked = asked;
+    error->available = available;
     snprintf(error->operation, sizeof error->operation, "%s", operation);
+    va_list args;
+    va_start(args, format);
     vsnprintf(error->text, sizeof error->text, format, args);
-    return code;
-}
-
-int lend__fail(struct lend_error *error, int code, const char *operation, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    fill(error, code, operation, format, args);
     va_end(args);
-    return code;
-}
-
-int lend__fail_bytes(struct lend_error *error, int code, const char *operation, uint64_t asked, uint64_t available,
-                     const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    fill(error, code, operation, format, args);
-    va_end(args);
-    if (error) {
-        error->asked = asked;
-        error->available = available;
-    }
-    return code;
 }
 
 static const struct {
@@ -116,9 +100,9 @@ static bool is_limited(int resource, unsigned long long *ret) {
     return true;
 }
 
-int lend__fail_sys(struct lend_error *error, int code, const char *operation, const char *syscall_name,
-                   const char *what) {
-    if (!error) return code;
+void lend__error_write_sys(struct lend_error *error, int code, const char *operation, const char *syscall_name,
+                           const char *what) {
+    if (!error) return;
     unsigned long long limit = 0;
     if (code == -EMFILE && is_limited(RLIMIT_NOFILE, &limit))
         lend__fail(
@@ -139,7 +123,6 @@ int lend__fail_sys(struct lend_error *error, int code, const char *operation, co
         lend__fail(error, code, operation, "%s for %s: %s", syscall_name, what, system_meaning(code));
     error->os_code = -code;
     error->available = limit;
-    return code;
 }
 
 const char *lend_strerror(int code) {

@@ -41,7 +41,7 @@ static inline uint32_t lend__class_of(uint64_t units) {
 
 static inline uint64_t lend__class_units(uint32_t size_class) {
     if (size_class < 8) return size_class + 1;
-    uint32_t shift = size_class / 8 - 1;
+    uint32_t shift = (size_class / 8 - 1) & 63; /* the mask changes nothing: classes end long before */
     return ((uint64_t)size_class % 8 + 9) << shift;
 }
 

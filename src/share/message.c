@@ -162,7 +162,7 @@ static long peek(int fd, struct arrival *arrival) {
 
 /* Takes n bytes off the socket; descriptors in them were received by the peek, so here they are dropped. */
 static int consume(int fd, size_t n) {
-    uint8_t sink[MESSAGE_BYTES_MAX];
+    uint8_t sink[MESSAGE_BYTES_MAX] = {0};
     while (n) {
         struct iovec iov = {sink, n};
         struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};

@@ -146,8 +146,11 @@ int lend_tensor_copy(struct lend_tensor *tensor, struct lend_pool *pool, struct 
         return lend__fail(error, -EOPNOTSUPP, __func__, "memory of device type %d cannot be read by the CPU",
                           (int)storage->device.device_type);
     struct lend_tensor *copy;
-    r = lend__tensor_new(pool, tensor->dtype, tensor->is_padded, tensor->ndim, lend__tensor_shape(tensor), &copy,
-                         __func__, error);
+    const struct lend__geometry geometry = {.dtype = tensor->dtype,
+                                            .is_padded = tensor->is_padded,
+                                            .ndim = tensor->ndim,
+                                            .shape = lend__tensor_shape(tensor)};
+    r = lend__tensor_new(pool, &geometry, &copy, __func__, error);
     if (r < 0) return r;
     if (copy->storage->device.device_type != kDLCPU) {
         r = lend__fail(error, -EOPNOTSUPP, __func__, "memory of device type %d cannot be written by the CPU",

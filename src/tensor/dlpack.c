@@ -77,8 +77,13 @@ static int find_storage(const struct producer *producer, struct reached *reached
         return 0;
     }
     if (found) lend__storage_unref(found);
-    return lend__storage_new_private(reached->lowest, reached->bytes, producer->tensor->device, producer->is_read_only,
-                                     producer->give_back, producer->managed, ret, error);
+    const struct lend__private_memory memory = {.data = reached->lowest,
+                                                .bytes = reached->bytes,
+                                                .device = producer->tensor->device,
+                                                .is_read_only = producer->is_read_only,
+                                                .release = producer->give_back,
+                                                .ctx = producer->managed};
+    return lend__storage_new_private(&memory, ret, error);
 }
 
 static int take_in(const struct producer *producer, struct lend_tensor **ret, const char *operation,

@@ -98,7 +98,7 @@ static bool matches(const char *text, uint8_t code, DLDataType *ret) {
 
 int lend_dtype_parse(const char *text, DLDataType *ret_dtype) {
     if (!text || !ret_dtype) return -EINVAL;
-    for (uint8_t code = 0; code < LEND__N_DTYPE_CODES; code++)
-        if (names[code].name && matches(text, code, ret_dtype)) return 0;
+    for (unsigned code = 0; code < LEND__N_DTYPE_CODES; code++)
+        if (names[code].name && matches(text, (uint8_t)code, ret_dtype)) return 0;
     return -EINVAL;
 }

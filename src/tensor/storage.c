@@ -47,24 +47,23 @@ int lend__storage_new_pool(struct lend_pool *pool, uint64_t bytes, struct lend__
     return 0;
 }
 
-int lend__storage_new_private(void *data, uint64_t bytes, DLDevice device, bool is_read_only,
-                              void (*release)(void *ctx), void *ctx, struct lend__storage **ret,
+int lend__storage_new_private(const struct lend__private_memory *memory, struct lend__storage **ret,
                               struct lend_error *error) {
-    void *memory = NULL;
-    if (lend__sys.realloc(NULL, sizeof(struct lend__storage), &memory) < 0)
+    void *at = NULL;
+    if (lend__sys.realloc(NULL, sizeof(struct lend__storage), &at) < 0)
         return lend__fail_bytes(error, -ENOMEM, "malloc", sizeof(struct lend__storage), 0,
                                 "no memory for the %zu bytes of a storage object", sizeof(struct lend__storage));
-    struct lend__storage *storage = memory;
+    struct lend__storage *storage = at;
     *storage = (struct lend__storage){
         .n_refs = 1,
         .kind = LEND__STORAGE_PRIVATE,
-        .is_read_only = is_read_only,
-        .data = data,
-        .bytes = bytes,
-        .device = device,
+        .is_read_only = memory->is_read_only,
+        .data = memory->data,
+        .bytes = memory->bytes,
+        .device = memory->device,
         .last_unref = lend__storage_last_unref_private,
-        .private_release = release,
-        .private_ctx = ctx,
+        .private_release = memory->release,
+        .private_ctx = memory->ctx,
     };
     *ret = storage;
     return 0;

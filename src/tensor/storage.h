@@ -53,9 +53,18 @@ struct lend__storage {
 int lend__storage_new_pool(struct lend_pool *pool, uint64_t bytes, struct lend__storage **ret,
                            struct lend_error *error);
 
-/* A storage over memory of this process; release(ctx) is called with the last reference (NULL allowed). */
-int lend__storage_new_private(void *data, uint64_t bytes, DLDevice device, bool is_read_only,
-                              void (*release)(void *ctx), void *ctx, struct lend__storage **ret,
+/* Memory of this process alone; release(ctx) is called with the last reference (NULL allowed). */
+struct lend__private_memory {
+    void *data;
+    uint64_t bytes;
+    DLDevice device;
+    bool is_read_only;
+    void (*release)(void *ctx);
+    void *ctx;
+};
+
+/* A storage over it. On error the memory is still the caller's. */
+int lend__storage_new_private(const struct lend__private_memory *memory, struct lend__storage **ret,
                               struct lend_error *error);
 
 static inline struct lend__storage *lend__storage_ref(struct lend__storage *storage) {

@@ -54,25 +54,26 @@ static int new_private(uint64_t bytes, struct lend__storage **ret, const char *o
                                 (unsigned long long)bytes);
     uint8_t *data = memory;
     if (data) data += -(uintptr_t)data & (PRIVATE_ALIGNMENT - 1);
-    int r = lend__storage_new_private(data, bytes, (DLDevice){.device_type = kDLCPU}, false, free, memory, ret, error);
+    const struct lend__private_memory owned = {
+        .data = data, .bytes = bytes, .device = {.device_type = kDLCPU}, .release = free, .ctx = memory};
+    int r = lend__storage_new_private(&owned, ret, error);
     if (r < 0) free(memory);
     return r;
 }
 
-int lend__tensor_new(struct lend_pool *pool, DLDataType dtype, bool is_padded, int32_t ndim, const int64_t *shape,
-                     struct lend_tensor **ret, const char *operation, struct lend_error *error) {
-    struct lend__geometry geometry = {.dtype = dtype, .is_padded = is_padded, .ndim = ndim, .shape = shape};
+int lend__tensor_new(struct lend_pool *pool, const struct lend__geometry *geometry, struct lend_tensor **ret,
+                     const char *operation, struct lend_error *error) {
     struct lend__extent_bits measured;
-    int r = lend__geometry_measure(&geometry, &measured, operation, error);
+    int r = lend__geometry_measure(geometry, &measured, operation, error);
     if (r < 0) return r;
     uint64_t bytes = measured.end_bits / 8 + (measured.end_bits % 8 != 0);
     struct lend__storage *storage;
     r = pool ? lend__storage_new_pool(pool, bytes, &storage, error) : new_private(bytes, &storage, operation, error);
     if (r < 0) return r;
-    r = lend__tensor_make(&geometry, &measured, storage, false, ret);
+    r = lend__tensor_make(geometry, &measured, storage, false, ret);
     if (r < 0) {
         lend__storage_unref(storage);
-        return lend__fail(error, r, operation, "no memory for a tensor object of %d dimensions", ndim);
+        return lend__fail(error, r, operation, "no memory for a tensor object of %d dimensions", geometry->ndim);
     }
     return 0;
 }
@@ -82,7 +83,8 @@ int lend_tensor_new(struct lend_pool *pool, DLDataType dtype, int32_t ndim, cons
     if (lend__is_raw_clone()) return lend__fail(error, -ECHILD, __func__, "this process was made by a raw clone");
     if (!pool || !ret_tensor || (ndim > 0 && !shape))
         return lend__fail(error, -EINVAL, __func__, "pool, shape and ret_tensor must not be NULL");
-    return lend__tensor_new(pool, dtype, false, ndim, shape, ret_tensor, __func__, error);
+    const struct lend__geometry geometry = {.dtype = dtype, .ndim = ndim, .shape = shape};
+    return lend__tensor_new(pool, &geometry, ret_tensor, __func__, error);
 }
 
 struct lend_tensor *lend_tensor_ref(struct lend_tensor *tensor) {

@@ -65,9 +65,9 @@ static inline uint32_t lend__offset_alignment(uint32_t item_bits) {
 void lend__contiguous_strides(int32_t ndim, const int64_t *shape, int64_t *ret_strides);
 
 /* Makes a contiguous, writable tensor over new memory: of the pool, or with NULL private memory of this process,
- * 64-byte aligned. Errors of lend_tensor_new. */
-int lend__tensor_new(struct lend_pool *pool, DLDataType dtype, bool is_padded, int32_t ndim, const int64_t *shape,
-                     struct lend_tensor **ret, const char *operation, struct lend_error *error);
+ * 64-byte aligned. The geometry has neither strides nor an offset. Errors of lend_tensor_new. */
+int lend__tensor_new(struct lend_pool *pool, const struct lend__geometry *geometry, struct lend_tensor **ret,
+                     const char *operation, struct lend_error *error);
 
 /* Makes the tensor; the storage reference is consumed on success only. The geometry has been checked. */
 int lend__tensor_make(const struct lend__geometry *geometry, const struct lend__extent_bits *checked,

@@ -261,7 +261,8 @@ LEND_TEST(tensor_in_a_raw_clone) {
     int64_t size = 1;
     struct lend__storage *storage;
     uint8_t memory[4];
-    CHECK_CODE(lend__storage_new_private(memory, 4, cpu, false, count_release, &n_released, &storage, NULL), 0);
+    const struct lend__private_memory private = {memory, 4, cpu, false, count_release, &n_released};
+    CHECK_CODE(lend__storage_new_private(&private, &storage, NULL), 0);
     struct lend__geometry geometry = {.dtype = float32, .ndim = 1, .shape = &size};
     struct lend__extent_bits checked;
     CHECK_CODE(lend__geometry_check(&geometry, 4, &checked, "test", NULL), 0);
@@ -278,7 +279,8 @@ LEND_TEST(tensor_in_a_raw_clone) {
 LEND_TEST(storage_private_is_released_once) {
     struct lend__storage *storage;
     uint8_t memory[4];
-    CHECK_CODE(lend__storage_new_private(memory, 4, cpu, true, count_release, &n_released, &storage, NULL), 0);
+    const struct lend__private_memory private = {memory, 4, cpu, true, count_release, &n_released};
+    CHECK_CODE(lend__storage_new_private(&private, &storage, NULL), 0);
     CHECK(lend__storage_ref_unless_zero(storage));
     lend__storage_unref(storage);
     CHECK_UINT(n_released, 0);
