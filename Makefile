@@ -11,7 +11,7 @@ MESON_SETUP := meson setup --werror
 POINTS := -Dtest_points=true
 RUN := python3 tests/run.py
 
-.PHONY: all setup test demo bench models soak fuzz asan tsan clang lint abi cross install format clean
+.PHONY: all setup test demo bench models soak fuzz asan tsan clang clang-build lint abi cross install format clean
 
 all: build/build.ninja
 	@ninja -C build

@@ -17,23 +17,22 @@ void lend__control_drop_fds(struct lend__control_fds *fds) {
     fds->n = 0;
 }
 
+void lend__control_put_fds(struct msghdr *msg, union lend__control_space *space, const int *fds, unsigned n) {
+    memset(space, 0, sizeof *space);
+    msg->msg_control = space->bytes;
+    msg->msg_controllen = CMSG_SPACE(n * sizeof(int));
+    struct cmsghdr *c = CMSG_FIRSTHDR(msg);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(n * sizeof(int));
+    memcpy(CMSG_DATA(c), fds, n * sizeof(int));
+}
+
 int lend__control_send(int socket_fd, const void *message, size_t bytes, const int *fds, unsigned n_fds) {
     struct iovec iov = {(void *)(uintptr_t)message, bytes};
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(LEND__CONTROL_FDS_MAX * sizeof(int))];
-    } control;
+    union lend__control_space space;
     struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-    if (n_fds) {
-        memset(&control, 0, sizeof control);
-        msg.msg_control = control.bytes;
-        msg.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
-        struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
-        memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
-    }
+    if (n_fds) lend__control_put_fds(&msg, &space, fds, n_fds);
     long r = lend__sys.sendmsg(socket_fd, &msg, MSG_DONTWAIT);
     return r < 0 ? (int)r : 0;
 }
@@ -60,12 +59,9 @@ void lend__control_take_fds(struct msghdr *msg, struct lend__control_fds *ret) {
 int lend__control_recv(int socket_fd, void *buf, size_t bytes, struct lend__control_fds *ret_fds) {
     *ret_fds = (struct lend__control_fds){0};
     struct iovec iov = {buf, bytes};
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(LEND__CONTROL_FDS_MAX * sizeof(int))];
-    } control;
+    union lend__control_space space;
     struct msghdr msg = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = space.bytes, .msg_controllen = sizeof space.bytes};
     long r = lend__sys.recvmsg(socket_fd, &msg, MSG_DONTWAIT);
     /* Closed with our message unread: the kernel tells that first and once, and what the peer had said comes after it. */
     if (r == -ECONNRESET) r = lend__sys.recvmsg(socket_fd, &msg, MSG_DONTWAIT);

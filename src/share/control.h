@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 
 #define LEND__CONTROL_MAGIC 0x4c54434cu /* "LCTL" */
 #define LEND__CONTROL_FDS_MAX 3
@@ -70,8 +71,16 @@ struct lend__control_fds {
 
 void lend__control_drop_fds(struct lend__control_fds *fds);
 
+/* Room for the descriptors of one message. */
+union lend__control_space {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(LEND__CONTROL_FDS_MAX * sizeof(int))];
+};
+
+/* Puts n descriptors (borrowed, at least one) into a message to be sent. */
+void lend__control_put_fds(struct msghdr *msg, union lend__control_space *space, const int *fds, unsigned n);
+
 /* Moves the descriptors of a received control message into `ret`; more than expected are closed. */
-struct msghdr;
 void lend__control_take_fds(struct msghdr *msg, struct lend__control_fds *ret);
 
 /* Sends one message without waiting. Returns 0, -EAGAIN, -EPIPE, or another negative errno. */

@@ -63,23 +63,12 @@ static unsigned descriptors_of(const struct lend__storage *storage, int fds[2], 
 /* Sends everything. On a stream a message may go in parts; once a part has gone the rest must follow. */
 static int send_all(int fd, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds, uint64_t deadline,
                     size_t *ret_sent) {
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(2 * sizeof(int))];
-    } control = {.bytes = {0}};
+    union lend__control_space space;
     *ret_sent = 0;
     while (*ret_sent < n) {
         struct iovec iov = {(void *)(uintptr_t)(bytes + *ret_sent), n - *ret_sent};
         struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-        if (n_fds && !*ret_sent) {
-            msg.msg_control = control.bytes;
-            msg.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
-            struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-            c->cmsg_level = SOL_SOCKET;
-            c->cmsg_type = SCM_RIGHTS;
-            c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
-            memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
-        }
+        if (n_fds && !*ret_sent) lend__control_put_fds(&msg, &space, fds, n_fds);
         long r = lend__sys.sendmsg(fd, &msg, MSG_DONTWAIT);
         if (r == -EAGAIN) {
             r = lend__poll_fd(fd, POLLOUT, deadline);
@@ -146,13 +135,10 @@ struct arrival {
 
 /* Looks at what lies in front, without taking it. Returns its bytes so far, 0 at the end, or a negative errno. */
 static long peek(int fd, struct arrival *arrival) {
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(LEND__CONTROL_FDS_MAX * sizeof(int))];
-    } control;
+    union lend__control_space space;
     struct iovec iov = {arrival->bytes, sizeof arrival->bytes};
     struct msghdr msg = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = space.bytes, .msg_controllen = sizeof space.bytes};
     long r = lend__sys.recvmsg(fd, &msg, MSG_PEEK | MSG_DONTWAIT);
     if (r < 0) return r;
     lend__control_take_fds(&msg, &arrival->fds);
