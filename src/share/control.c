@@ -32,7 +32,7 @@ int lend__control_send(int socket_fd, const void *message, size_t bytes, const i
     struct iovec iov = {(void *)(uintptr_t)message, bytes};
     union lend__control_space space;
     struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-    if (n_fds) lend__control_put_fds(&msg, &space, fds, n_fds);
+    if (fds && n_fds) lend__control_put_fds(&msg, &space, fds, n_fds);
     long r = lend__sys.sendmsg(socket_fd, &msg, MSG_DONTWAIT);
     return r < 0 ? (int)r : 0;
 }
