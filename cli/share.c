@@ -88,12 +88,12 @@ static int fail_load(const struct share *s, struct progress *progress, const cha
 }
 
 static int load_files(struct share *s, struct progress *progress) {
+    const struct lend_file_load_opts opts = {.size = sizeof opts, .progress = on_progress, .user = progress};
     for (size_t i = 0; i < s->n_files; i++) {
         for (size_t k = 0; k < lend_file_count(s->files[i]); k++) {
             struct lend_file_entry entry = {.size = sizeof entry};
             lend_file_entry_get(s->files[i], k, &entry);
-            int r =
-                lend_file_load(s->files[i], k, s->pool, on_progress, progress, &s->tensors[s->n_tensors], &s->error);
+            int r = lend_file_load(s->files[i], k, s->pool, &opts, &s->tensors[s->n_tensors], &s->error);
             if (r == 0) s->n_tensors++;
             if (r < 0 || must_stop) return fail_load(s, progress, s->paths[i], entry.name, r);
             progress_add(progress, entry.nbytes);

@@ -41,7 +41,7 @@ static void load(struct lender *l, const char *path) {
     must(lend_file_open(path, &file, &error), &error);
     for (int i = IMAGES; i <= B2; i++) {
         if (lend_file_find(file, names[i], &index)) die("%s has no tensor %s", path, names[i]);
-        must(lend_file_load(file, index, l->pool, NULL, NULL, &l->tensors[i], &error), &error);
+        must(lend_file_load(file, index, l->pool, NULL, &l->tensors[i], &error), &error);
     }
     lend_file_close(file);
 }

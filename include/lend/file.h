@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Files of tensors, read straight into a pool: .safetensors and .npy. Part of liblend-file, not of liblend (which
- * needs libc only), and so not included by lend.h.
+/* Files of tensors, read straight into a pool or lent in place: .safetensors and .npy. Part of liblend-file, not of
+ * liblend (which needs libc only), and so not included by lend.h.
  *
  * The whole header is checked when the file is opened: any bytes give a table of tensors or a typed error. Each
  * tensor is then loaded into the pool's memory without a buffer between: by one read, or by one for each 256 MiB of a
@@ -91,20 +91,35 @@ LEND_API int lend_file_metadata(const struct lend_file *file, size_t index, cons
  * stops short. Return 0 to go on; anything else ends the load with -ECANCELED. */
 typedef int (*lend_file_progress_fn)(void *user, uint64_t done_bytes, uint64_t total_bytes);
 
-/* Loads one tensor into a pool. A file that was cut since it was opened is an error, never a signal.
+enum lend_file_flags {
+    LEND_FILE_IN_PLACE = 1u << 0 /* map the tensor where it lies instead of reading it: no copy, no memory of its own,
+                                  * and it stays backed by the file. It is read-only. The kernel cannot protect it:
+                                  * who cuts the file short makes every access in every process a SIGBUS */
+};
+
+struct lend_file_load_opts {
+    size_t size;    /* sizeof(struct lend_file_load_opts) */
+    uint32_t flags; /* enum lend_file_flags */
+    lend_file_progress_fn progress; /* NULL: nothing is called; not called with LEND_FILE_IN_PLACE */
+    void *user;                     /* given back to progress */
+};
+
+/* Loads one tensor: reads it into a pool, or with LEND_FILE_IN_PLACE maps it. A file that was cut since it was opened
+ * is an error here, never a signal.
  *   file        borrowed.
  *   index       below lend_file_count.
- *   pool        shared: the tensor keeps it alive.
- *   progress    NULL: nothing is called.
- *   user        given back to progress.
- *   ret_tensor  returned: one reference. An .npy file in Fortran order gives a transposed view.
+ *   pool        shared: the tensor keeps it alive. With LEND_FILE_IN_PLACE not used; NULL allowed.
+ *   opts        borrowed; NULL: read, no progress.
+ *   ret_tensor  returned: one reference. An .npy file in Fortran order gives a transposed view. Mapped tensors of one
+ *               file share one mapping and one descriptor, also after lend_file_close; until then the file keeps them,
+ *               so lend_close comes after it.
  *   error       borrowed, NULL allowed.
- * Return: 0; -ERANGE (index); -EBADMSG (the file is shorter now); -ECANCELED; codes of pread(2); errors of
- * lend_tensor_new.
+ * Return: 0; -ERANGE (index); -EINVAL (opts); -EBADMSG (the file is shorter now); -ECANCELED; codes of pread(2);
+ * errors of lend_tensor_new; with LEND_FILE_IN_PLACE errors of lend_pool_new and lend_tensor_new_at.
  * Threads: any, also several on one file.  Crash: as the end of the process.  Since: 0.1.
- * See: pread(2). */
+ * See: pread(2), mmap(2). */
 LEND_API int lend_file_load(struct lend_file *file, size_t index, struct lend_pool *pool,
-                            lend_file_progress_fn progress, void *user, struct lend_tensor **ret_tensor,
+                            const struct lend_file_load_opts *opts, struct lend_tensor **ret_tensor,
                             struct lend_error *error);
 
 #ifdef __cplusplus

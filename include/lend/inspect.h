@@ -55,7 +55,8 @@ struct lend_report_storage {
 
 struct lend_report_pin {
     uint64_t token, bytes, age_ns;
-    uint32_t slot, sender_pid; /* sender_pid 0: the exporter itself */
+    uint32_t slot, sender_pid; /* slot: of the first storage; sender_pid 0: the exporter itself */
+    uint32_t n_storages;
 };
 
 struct lend_report_peer {

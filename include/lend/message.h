@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Tensors over a caller's own Unix socket. The message carries the descriptors of table and allocation, so what was
- * sent survives its sender. */
+/* Tensors and groups over a caller's own Unix socket. The message carries the descriptors of slot tables and
+ * allocations, so what was sent survives its sender. */
 #ifndef LEND_MESSAGE_H_
 #define LEND_MESSAGE_H_
 
 #include <lend/error.h>
+#include <lend/group.h>
 #include <lend/handle.h>
 #include <lend/tensor.h>
 #include <stdint.h>
@@ -13,14 +14,14 @@
 extern "C" {
 #endif
 
-/* Sends one tensor. The message is pinned: the caller may drop the tensor, and end, when this returns.
+/* Sends one tensor of any layout. The message is pinned: the caller may drop the tensor, and end, when this returns.
  *   socket_fd    borrowed: a connected AF_UNIX socket, stream, seqpacket or datagram; blocking or not.
  *   tensor       borrowed.
  *   opts         borrowed; NULL: share. The pin is implied.
  *   deadline_ns  for a full socket: 0 the context's default, negative no limit.
  *   error        borrowed, NULL allowed.
  * Return: 0; LEND_COPIED as lend_reduce; -ETIMEDOUT (the socket stayed full; nothing was sent and the pin is
- * cancelled); -EPIPE; -ENOTSOCK; errors of lend_reduce.
+ * cancelled); -EPIPE; -ENOTSOCK; -E2BIG (more than 250 allocations and exporters: send several); errors of lend_reduce.
  * Threads: any; concurrent senders on one stream socket must take turns.
  * Crash: killed before the send: nothing was sent; after it: the data is complete.  Since: 0.1.
  * See: SCM_RIGHTS in unix(7). */
@@ -34,13 +35,21 @@ LEND_API int lend_send(int socket_fd, struct lend_tensor *tensor, const struct l
  *   ret_tensor   returned: one reference.
  *   error        borrowed, NULL allowed.
  * Return: 0; -ETIMEDOUT; -EPIPE (the other end is closed and nothing is left to read); -EBADMSG (not a message of
- * lend_send; it is taken off the socket); errors of lend_rebuild. After -EMFILE and -ENFILE (a full table of
+ * lend_send; it is taken off the socket); -EINVAL (it is of lend_group_send); errors of lend_rebuild. After -EMFILE and -ENFILE (a full table of
  * descriptors), -ENOMEM, -ETIMEDOUT, -EAGAIN, -EACCES and -EINVAL (opts) the message is kept: call again.
  * Threads: any; concurrent receivers on one socket must take turns.
  * Crash: the message stays for the next reader until the tensor is rebuilt.  Since: 0.1.
  * See: MSG_PEEK in recv(2). */
 LEND_API int lend_recv(int socket_fd, const struct lend_rebuild_opts *opts, int64_t deadline_ns,
                        struct lend_tensor **ret_tensor, struct lend_error *error);
+
+/* As lend_send, a whole group. */
+LEND_API int lend_group_send(int socket_fd, struct lend_group *group, const struct lend_reduce_opts *opts,
+                             int64_t deadline_ns, struct lend_error *error);
+
+/* As lend_recv, a group that lend_group_send sent. */
+LEND_API int lend_group_recv(int socket_fd, const struct lend_rebuild_opts *opts, int64_t deadline_ns,
+                             struct lend_group **ret_group, struct lend_error *error);
 
 #ifdef __cplusplus
 }

@@ -20,7 +20,12 @@ struct lend_pool;
 enum lend_pool_flags {
     LEND_POOL_PEERS_READ_ONLY = 1u << 0, /* peers can map the memory only for reading; the kernel enforces it */
     LEND_POOL_ISOLATE = 1u << 1,         /* every tensor gets an allocation of its own: no neighbours are seen */
-    LEND_POOL_PRETOUCH = 1u << 2         /* map the pages at creation, so that the first write faults no more */
+    LEND_POOL_PRETOUCH = 1u << 2,        /* map the pages at creation, so that the first write faults no more */
+    LEND_POOL_FILE_IN_PLACE = 1u << 3    /* adopt_fd is a file on a disk, not a memfd: its range is mapped read-only, here
+                                          * and by peers, stays backed by the file, and is given out by
+                                          * lend_tensor_new_at alone. The kernel cannot protect it: whoever may write
+                                          * the file can cut it short, and then an access is SIGBUS in every process
+                                          * that has it */
 };
 
 enum lend_huge_pages {
@@ -44,7 +49,9 @@ struct lend_pool_opts {
     uint64_t numa_nodes;    /* bit n: node n; ignored with LEND_NUMA_DEFAULT */
     int adopt_fd;           /* with adopt_bytes > 0: borrowed (duplicated) memfd, open for reading and writing, whose
                               * range becomes the pool's only allocation. It gets sealed against shrinking, so it must
-                              * allow that (MFD_ALLOW_SEALING) or be so already; a file of shm_open cannot */
+                              * allow that (MFD_ALLOW_SEALING) or be so already; a file of shm_open cannot. With
+                              * LEND_POOL_FILE_IN_PLACE: borrowed (reopened for reading only) descriptor of a
+                              * regular file, open for reading */
     uint64_t adopt_offset;  /* bytes, a multiple of the page size */
     uint64_t adopt_bytes;   /* 0: adopt nothing */
 };

@@ -2,7 +2,10 @@
 /* Tensors: dtype, shape, strides and offset over a storage.
  *
  * A storage is a byte range of one allocation. Views share it; it is never resized once it is shared or imported.
- * Strides and offsets count elements, as in PyTorch and DLPack. Sub-byte elements are packed, little bit-endian. */
+ * Strides and offsets count elements, as in PyTorch and DLPack. Sub-byte elements are packed, little bit-endian.
+ *
+ * A tensor never changes: what it carries besides its elements (attributes.h) is given to a new tensor over the same
+ * storage. Sparse, nested and quantized tensors are made of ordinary ones (layout.h). */
 #ifndef LEND_TENSOR_H_
 #define LEND_TENSOR_H_
 
@@ -19,6 +22,9 @@ extern "C" {
 
 #define LEND_NDIM_MAX 64
 
+/* The device type of meta tensors, which have a shape and no memory. DLPack has none: the number is ours. */
+#define LEND_DEVICE_META 1024
+
 struct lend_tensor;
 
 /* Makes a contiguous tensor in a pool. The elements are not initialised: recycled memory keeps its old bytes.
@@ -34,6 +40,36 @@ struct lend_tensor;
  * See: torch.empty. */
 LEND_API int lend_tensor_new(struct lend_pool *pool, DLDataType dtype, int32_t ndim, const int64_t *shape,
                              struct lend_tensor **ret_tensor, struct lend_error *error);
+
+/* Makes a contiguous, read-only tensor over a given place of the file that a pool with LEND_POOL_FILE_IN_PLACE maps.
+ * Nothing is copied, and nothing keeps others from writing or cutting the file.
+ *   pool        shared: the tensor keeps it alive, and with it the mapping.
+ *   offset      of the first byte, from the start of the adopted range; any byte.
+ *   dtype, ndim, shape, ret_tensor, error  as for lend_tensor_new.
+ * Return: 0; -EINVAL (also: the pool is no such pool); -ERANGE (the elements do not lie in the range); -EOVERFLOW;
+ * -ESTALE (the file is shorter now); -ENOMEM; -ECHILD.
+ * Threads: any.  Crash: nothing shared is touched.  Since: 0.1.
+ * See: mmap(2), SIGBUS. */
+LEND_API int lend_tensor_new_at(struct lend_pool *pool, uint64_t offset, DLDataType dtype, int32_t ndim,
+                                const int64_t *shape, struct lend_tensor **ret_tensor, struct lend_error *error);
+
+/* Makes a meta tensor: dtype and shape over a storage that has a size, an identity and no memory. Its views alias it
+ * as those of any storage do, here and in the processes that rebuild them.
+ *   dtype, ndim, shape, ret_tensor, error  as for lend_tensor_new.
+ * Return: 0; -EINVAL; -EOVERFLOW; -ENOMEM; -ECHILD.
+ * Threads: any.  Crash: nothing shared is touched.  Since: 0.1.
+ * See: torch.empty(device="meta"). */
+LEND_API int lend_tensor_new_meta(DLDataType dtype, int32_t ndim, const int64_t *shape, struct lend_tensor **ret_tensor,
+                                  struct lend_error *error);
+
+/* Makes a zero tensor: every element is 0, and there is no memory. lend_reduce refuses it, unless told to materialise
+ * it; lend_tensor_copy and lend_tensor_resolve give it memory.
+ *   dtype, ndim, shape, ret_tensor, error  as for lend_tensor_new.
+ * Return: 0; -EINVAL; -EOVERFLOW; -ENOMEM; -ECHILD.
+ * Threads: any.  Crash: nothing shared is touched.  Since: 0.1.
+ * See: torch._efficientzerotensor. */
+LEND_API int lend_tensor_new_zero(DLDataType dtype, int32_t ndim, const int64_t *shape, struct lend_tensor **ret_tensor,
+                                  struct lend_error *error);
 
 /* Adds a reference.
  * Return: tensor.
@@ -62,8 +98,13 @@ struct lend_tensor_info {
     uint32_t is_contiguous : 1; /* C order, no gaps */
     uint32_t is_padded : 1;     /* sub-byte elements take a byte each (DLPack's IS_SUBBYTE_TYPE_PADDED) */
     uint32_t is_private : 1;    /* not in a lend allocation: lend_reduce has to copy */
+    uint32_t is_zero : 1;       /* every element is 0 and there is no memory (lend_tensor_new_zero) */
+    uint32_t is_file : 1;       /* the memory is a file's, which can be cut short under it (LEND_FILE_IN_PLACE) */
+    uint32_t layout;            /* enum lend_layout: with another than strided there are no strides, data and storage
+                                 * here but in the components, and nbytes is their sum */
+    uint32_t attrs;             /* enum lend_attr */
     const int64_t *shape;
-    const int64_t *strides; /* in elements */
+    const int64_t *strides; /* in elements; NULL unless the layout is strided */
     void *data;             /* address of element (0,...,0); NULL when there are no elements; for sub-byte
                                * dtypes of the byte that holds it */
     uint32_t data_bit;      /* sub-byte dtypes: first bit of that element in the byte; otherwise 0 */
@@ -135,7 +176,19 @@ LEND_API int lend_tensor_as_strided(struct lend_tensor *tensor, int32_t ndim, co
  * See: torch.UntypedStorage.resize_ ("storage that is not resizable"). */
 LEND_API int lend_tensor_resize(struct lend_tensor *tensor, uint64_t bytes, struct lend_error *error);
 
-/* Copies the elements into a new contiguous, writable tensor, in C order.
+/* Shows the whole storage of a tensor as a one-dimensional uint8 tensor.
+ *   tensor      borrowed; the view shares its storage.
+ *   ret_tensor  returned: one reference.
+ *   error       borrowed, NULL allowed.
+ * Return: 0; -EOPNOTSUPP (a tensor of components has no storage of its own); -ENOMEM; -ESTALE; -ECHILD.
+ * Threads: any.  Crash: nothing shared is touched.  Since: 0.1.
+ * See: torch.Tensor.untyped_storage. */
+LEND_API int lend_tensor_as_bytes(struct lend_tensor *tensor, struct lend_tensor **ret_tensor,
+                                  struct lend_error *error);
+
+/* Copies the elements into a new contiguous, writable tensor, in C order. Values are copied, not bytes: where the
+ * tensor is marked as conjugated or negated (LEND_ATTR_CONJ, LEND_ATTR_NEG) the copy's elements are so, and it has no
+ * attributes; a zero tensor gives zeros.
  *   tensor      borrowed.
  *   pool        where the copy lies (shared), or NULL: private memory of this process.
  *   ret_tensor  returned: one reference.

@@ -23,6 +23,12 @@ void lend__error_write(struct lend_error *error, int code, uint64_t asked, uint6
     va_end(args);
 }
 
+void lend__error_add_name(struct lend_error *error, const char *name) {
+    if (!error || !name) return;
+    size_t n = strlen(error->text);
+    snprintf(error->text + n, sizeof error->text - n, " (tensor \"%.100s\")", name);
+}
+
 static const struct {
     int code;
     const char *text;

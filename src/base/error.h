@@ -34,6 +34,8 @@
 
 void lend__error_write(struct lend_error *error, int code, uint64_t asked, uint64_t available, const char *operation,
                        const char *format, ...) __attribute__((format(printf, 6, 7), cold));
+/* Adds where it happened to a sentence that is written: "SENTENCE (tensor \"NAME\")". NULL error or name: nothing. */
+void lend__error_add_name(struct lend_error *error, const char *name) __attribute__((cold));
 void lend__error_write_sys(struct lend_error *error, int code, const char *operation, const char *syscall_name,
                            const char *what) __attribute__((cold));
 

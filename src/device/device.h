@@ -18,11 +18,9 @@ enum lend__device_caps {
     LEND__CAP_DISCARD = 1u << 3,   /* allocation_discard: pages go back although peers still map them */
     LEND__CAP_HUGE_PAGES = 1u << 4,
     LEND__CAP_NUMA = 1u << 5,
-    LEND__CAP_ADOPT = 1u << 6 /* allocation_adopt: a caller's descriptor and range */
+    LEND__CAP_ADOPT = 1u << 6, /* allocation_adopt: a caller's descriptor and range */
+    LEND__CAP_FILE = 1u << 7   /* file_adopt, file_import: the pages of a file, where they lie */
 };
-
-/* The device type of tensors that have a shape and no memory. DLPack has none: the number is ours. */
-#define LEND__DEVICE_META ((DLDeviceType)1024)
 
 /* What is asked of allocation_new. */
 struct lend__allocation_request {
@@ -45,6 +43,7 @@ struct lend__extent {
     uint64_t inode;     /* st_ino, for people and tests */
     bool is_peers_read_only;
     bool is_writable;         /* by this process */
+    bool is_file;             /* a file's pages, which nothing keeps from being cut */
     uint32_t huge_page_bytes; /* obtained as hugetlb; 0: plain pages */
     uint32_t numa_mode;       /* read back from the kernel */
     uint64_t numa_nodes;
@@ -63,13 +62,24 @@ struct lend__device_ops {
      * object is not what the peer said. */
     int (*allocation_import)(int fd, uint64_t off, uint64_t bytes, bool is_read_only, struct lend__extent *ret,
                              struct lend_error *error);
-    /* Returns the pages to the system although peers may still map them. */
+    /* Maps [off, off+bytes) of a caller's regular file (borrowed, opened anew for reading): read-only, and sealed
+     * against nothing. Costs the same whatever the size. */
+    int (*file_adopt)(int fd, uint64_t off, uint64_t bytes, struct lend__extent *ret, struct lend_error *error);
+    /* The same for what a peer says is a file: fd is consumed on success. -EBADMSG: it is none, or cannot be read;
+     * -ESTALE: it is shorter. */
+    int (*file_import)(int fd, uint64_t off, uint64_t bytes, struct lend__extent *ret, struct lend_error *error);
+    /* Returns the pages to the system although peers may still map them. A file's pages never. */
     int (*allocation_discard)(struct lend__extent *extent);
     /* Unmaps and closes; cannot fail. */
     void (*allocation_free)(struct lend__extent *extent);
     /* Resident bytes that lie in transparent huge pages; 0 where unknown. */
     uint64_t (*thp_bytes)(const struct lend__extent *extent);
 };
+
+/* Does the file behind an extent still reach to the end of [off, off + bytes) of it? Memory that is no file's always
+ * does. Asks the kernel anew each time; no lock is taken. Returns 0; -ESTALE; a code of fstat. */
+int lend__extent_file_check(const struct lend__extent *extent, uint64_t off, uint64_t bytes, const char *operation,
+                            struct lend_error *error);
 
 /* The back end for a DLPack device type; NULL: none in this build. */
 const struct lend__device_ops *lend__device_get(int32_t device_type);

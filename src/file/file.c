@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Opening a file of tensors, telling what is in it, and loading one into a pool.
+/* Opening a file of tensors, telling what is in it, and loading one: into a pool, or in place.
  *
  * The header is checked completely while opening, so that loading has only the file's length to fear: a file that
  * was cut meanwhile ends a read early and is an error. The descriptor is read by offset only, so any number of threads
- * may load from one file. Nothing changes after lend_file_open; there is no lock. */
+ * may load from one file. Nothing changes after lend_file_open but the pool that maps the file, which comes with the
+ * first tensor in place, by compare-and-swap; there is no lock. */
 #include "file/file.h"
 
+#include "base/atomic.h"
 #include "base/checked.h"
 #include "base/sys.h"
 
@@ -18,6 +20,7 @@
 #define PIECE_BYTES (256ull << 20)
 /* Longer paths would leave no room for what is wrong with the file. */
 #define PATH_BYTES_MAX 80
+#define OPERATION "lend_file_load"
 
 char *lend__file_text_copy(const char *text, size_t bytes) {
     char *copy = lend__zalloc(bytes + 1);
@@ -71,7 +74,7 @@ int lend__file_entry_shape(struct lend__file_entry *entry, DLDataType dtype, int
 
 int lend__file_read(const struct lend_file *file, void *buf, uint64_t bytes, uint64_t offset,
                     const struct lend__file_listener *listener, struct lend_error *error) {
-    const char *operation = listener ? "lend_file_load" : "lend_file_open";
+    const char *operation = listener ? OPERATION : "lend_file_open";
     uint64_t done = 0;
     while (done < bytes) {
         uint64_t piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
@@ -153,6 +156,7 @@ void lend_file_close(struct lend_file *file) {
     }
     free(file->entries);
     free(file->texts);
+    lend_pool_unref(file->in_place);
     lend__fd_close(&file->fd);
     free(file);
 }
@@ -197,34 +201,99 @@ int lend_file_metadata(const struct lend_file *file, size_t index, const char **
 }
 
 /* The bytes in file order are a C-ordered tensor; Fortran order is that tensor with its dimensions reversed. */
-static int new_in_file_order(const struct lend__file_entry *e, struct lend_pool *pool, struct lend_tensor **ret,
-                             struct lend_error *error) {
-    int64_t shape[LEND_NDIM_MAX + 1] = {0};
-    for (int32_t i = 0; i < e->ndim; i++) shape[i] = e->dims[e->is_fortran ? e->ndim - 1 - i : i];
-    return lend_tensor_new(pool, e->dtype, e->ndim, shape, ret, error);
+static void file_order(const struct lend__file_entry *e, int64_t ret_shape[LEND_NDIM_MAX + 1]) {
+    for (int32_t i = 0; i < e->ndim; i++) ret_shape[i] = e->dims[e->is_fortran ? e->ndim - 1 - i : i];
 }
 
-int lend_file_load(struct lend_file *file, size_t index, struct lend_pool *pool, lend_file_progress_fn progress,
-                   void *user, struct lend_tensor **ret_tensor, struct lend_error *error) {
-    if (index >= file->n_entries)
-        return lend__fail(error, -ERANGE, "lend_file_load", "tensor %zu was asked for, the file has %zu", index,
-                          file->n_entries);
-    const struct lend__file_entry *e = &file->entries[index];
-    const struct lend__file_listener listener = {.progress = progress, .user = user};
-    struct lend_tensor *tensor = NULL, *view = NULL;
-    int r = new_in_file_order(e, pool, &tensor, error);
+static int load_copy(const struct lend_file *file, const struct lend__file_entry *e, struct lend_pool *pool,
+                     const struct lend_file_load_opts *opts, struct lend_tensor **ret, struct lend_error *error) {
+    const struct lend__file_listener listener = {.progress = opts->progress, .user = opts->user};
+    int64_t shape[LEND_NDIM_MAX + 1] = {0};
+    struct lend_tensor *tensor = NULL;
+    file_order(e, shape);
+    int r = lend_tensor_new(pool, e->dtype, e->ndim, shape, &tensor, error);
     if (r < 0) return r;
     r = lend__file_read(file, lend_tensor_data(tensor), e->nbytes, e->offset, &listener, error);
-    if (r == 0 && e->is_fortran && e->ndim > 1) {
-        r = lend_tensor_as_strided(tensor, e->ndim, e->dims, e->dims + e->ndim, 0, &view, error);
-        if (r == 0) {
-            lend_tensor_unref(tensor);
-            tensor = view;
-        }
-    }
     if (r < 0) {
         lend_tensor_unref(tensor);
         return r;
+    }
+    *ret = tensor;
+    return 0;
+}
+
+/* A pool over the whole file, as it was when its header was checked. */
+static int pool_in_place(const struct lend_file *file, struct lend_pool **ret, struct lend_error *error) {
+    const struct lend_pool_opts opts = {
+        .size = sizeof opts,
+        .flags = LEND_POOL_FILE_IN_PLACE,
+        .adopt_fd = file->fd,
+        .adopt_bytes = file->bytes,
+    };
+    struct stat st;
+    long r = lend__sys.fstat(file->fd, &st);
+    if (r < 0) return lend__fail_sys(error, (int)r, OPERATION, "fstat", "the file");
+    if ((uint64_t)st.st_size < file->bytes)
+        return lend__fail_bytes(error, -EBADMSG, OPERATION, file->bytes, (uint64_t)st.st_size,
+                                "the file has %lld bytes and had %llu when it was opened; it was cut short",
+                                (long long)st.st_size, (unsigned long long)file->bytes);
+    return lend_pool_new(&opts, ret, error);
+}
+
+/* One pool for all tensors of the file. It is made when there is none, and again in a forked child, where the parent's
+ * answers -ECHILD; of two threads that make one the second drops its own. */
+static int load_in_place(struct lend_file *file, const struct lend__file_entry *e, struct lend_tensor **ret,
+                         struct lend_error *error) {
+    struct lend_pool *pool = lend__load_acquire(&file->in_place), *fresh = NULL;
+    int64_t shape[LEND_NDIM_MAX + 1] = {0};
+    file_order(e, shape);
+    for (;;) {
+        int r = pool ? lend_tensor_new_at(pool, e->offset, e->dtype, e->ndim, shape, ret, error) : -ECHILD;
+        if (r != -ECHILD) return r;
+        r = pool_in_place(file, &fresh, error);
+        if (r < 0) return r;
+        if (lend__cas_acq_rel(&file->in_place, &pool, fresh)) {
+            lend_pool_unref(pool); /* the parent's: nothing happens */
+            pool = fresh;
+        } else {
+            lend_pool_unref(fresh);
+        }
+    }
+}
+
+static const struct lend_file_load_opts defaults = {.size = sizeof defaults};
+
+static int check_opts(const struct lend_file_load_opts *opts, struct lend_error *error) {
+    if (opts->size != sizeof *opts)
+        return lend__fail(error, -EINVAL, OPERATION,
+                          "opts.size is %zu; set it to sizeof(struct lend_file_load_opts) = %zu", opts->size,
+                          sizeof *opts);
+    if (opts->flags & ~(uint32_t)LEND_FILE_IN_PLACE)
+        return lend__fail(error, -EINVAL, OPERATION, "opts.flags 0x%x has bits that are not in lend_file_flags",
+                          opts->flags);
+    return 0;
+}
+
+int lend_file_load(struct lend_file *file, size_t index, struct lend_pool *pool, const struct lend_file_load_opts *opts,
+                   struct lend_tensor **ret_tensor, struct lend_error *error) {
+    if (!opts) opts = &defaults;
+    if (index >= file->n_entries)
+        return lend__fail(error, -ERANGE, OPERATION, "tensor %zu was asked for, the file has %zu", index,
+                          file->n_entries);
+    const struct lend__file_entry *e = &file->entries[index];
+    struct lend_tensor *tensor = NULL, *view = NULL;
+    int r = check_opts(opts, error);
+    if (r < 0) return r;
+    if (opts->flags & LEND_FILE_IN_PLACE)
+        r = load_in_place(file, e, &tensor, error);
+    else
+        r = load_copy(file, e, pool, opts, &tensor, error);
+    if (r < 0) return r;
+    if (e->is_fortran && e->ndim > 1) {
+        r = lend_tensor_as_strided(tensor, e->ndim, e->dims, e->dims + e->ndim, 0, &view, error);
+        lend_tensor_unref(tensor);
+        if (r < 0) return r;
+        tensor = view;
     }
     *ret_tensor = tensor;
     return 0;

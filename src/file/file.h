@@ -34,6 +34,7 @@ struct lend_file {
     size_t n_entries;
     struct lend__file_text *texts;
     size_t n_texts;
+    struct lend_pool *in_place; /* atomic; maps the whole file. NULL before the first tensor was wanted in place */
 };
 
 /* Each fills entries (and texts) from the file's header. What was filled before a failure is freed by the caller. */

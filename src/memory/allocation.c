@@ -13,7 +13,8 @@ int lend__allocation_make(struct lend_pool *pool, const struct lend__device_ops 
                           const struct lend__extent *extent, struct lend__allocation **ret, struct lend_error *error) {
     struct lend__extent owned = *extent;
     struct lend__allocation *allocation = lend__zalloc(sizeof *allocation);
-    if (!allocation || lend__starts_make(&allocation->starts, extent->bytes) < 0) {
+    /* Records for every granule of a file would cost more than all the tensors that it will ever have. */
+    if (!allocation || (!extent->is_file && lend__starts_make(&allocation->starts, extent->bytes) < 0)) {
         free(allocation);
         device->allocation_free(&owned);
         return lend__fail_bytes(error, -ENOMEM, "calloc", extent->bytes, 0,
@@ -31,5 +32,6 @@ int lend__allocation_make(struct lend_pool *pool, const struct lend__device_ops 
 void lend__allocation_free(struct lend__allocation *allocation) {
     allocation->device->allocation_free(&allocation->extent);
     lend__starts_free(&allocation->starts);
+    lend__places_free(&allocation->places);
     free(allocation);
 }

@@ -5,6 +5,7 @@
 #define LEND_MEMORY_ALLOCATION_H_
 
 #include "device/device.h"
+#include "memory/places.h"
 #include "memory/region.h"
 
 struct lend_pool;
@@ -36,6 +37,8 @@ struct lend__allocation {
     struct lend__allocation *prev, *next; /* of the pool */
     struct lend__block *first;            /* lowest address */
     struct lend__starts starts;
+    struct lend__places places; /* of a file, which has neither of the two above: it is not carved, only looked at */
+    bool is_leaving;            /* a file: on its way back to the system */
     /* Its name between processes, given by share/ when the first storage in it is lent. Written under the ledger lock.
      * index is LEND__ALLOCATION_UNLENT before. */
     uint32_t index, gen;

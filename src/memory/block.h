@@ -21,8 +21,8 @@ enum lend__block_state {
 /* One cache line, so that 10^6 small tensors cost little and two threads never share one. */
 struct lend__block {
     struct lend__allocation *allocation;
-    uint64_t off, bytes;             /* in the allocation; multiples of the pool's alignment */
-    struct lend__block *prev, *next; /* neighbours by address */
+    uint64_t off, bytes;             /* in the allocation; multiples of the pool's alignment, unless it is a file */
+    struct lend__block *prev, *next; /* neighbours by address; of a file: in its bucket (places.h) */
     union {
         struct lend__storage *owner;   /* USED: set (release) by tensor/ when a storage lies here; NULL before */
         struct lend__block *free_prev; /* FREE */
@@ -41,9 +41,17 @@ static inline uint8_t *lend__block_data(const struct lend__block *block) {
     return block->allocation->extent.base + block->off;
 }
 
+/* The blocks of an allocation: by address, those of a file in no order. NULL as `after` for the first. */
+static inline struct lend__block *lend__allocation_next_block(const struct lend__allocation *allocation,
+                                                              const struct lend__block *after) {
+    if (allocation->extent.is_file) return lend__places_next(&allocation->places, after);
+    return after ? after->next : allocation->first;
+}
+
 /* Takes a block of at least `bytes` (at least 1) from the pool: cached, carved, or from a new allocation. The memory
  * is not cleared. The block keeps pool and allocation alive. Called with no lend lock held: growing calls the hooks.
- * Returns 0; -ENOMEM, -ENOSPC with asked and available bytes; -EMFILE; -ECHILD (pool of the parent process). */
+ * Returns 0; -ENOMEM, -ENOSPC with asked and available bytes; -EMFILE; -EOPNOTSUPP (the pool maps a file); -ECHILD
+ * (pool of the parent process). */
 int lend__pool_alloc(struct lend_pool *pool, uint64_t bytes, struct lend__block **ret, struct lend_error *error);
 
 /* Gives a block back. Its `owner` is cleared first, under a lock that look-ups by address hold. Cannot fail. In a
@@ -51,6 +59,20 @@ int lend__pool_alloc(struct lend_pool *pool, uint64_t bytes, struct lend__block 
  * pool goes too. Called with no region lock held, and with no lock that the hooks take: isolated memory goes back at
  * once. */
 void lend__pool_free(struct lend__block *block);
+
+/* The range that a pool with LEND_POOL_FILE_IN_PLACE maps; constant as long as the pool has a reference or a block.
+ * Returns 0; -EINVAL (another pool); -ECHILD. */
+int lend__pool_file(struct lend_pool *pool, const struct lend__extent **ret, const char *operation,
+                    struct lend_error *error);
+
+/* Makes a block over [off, off + bytes) of such a pool, which lies in its extent and is not empty; others may overlap
+ * it. It has no owner yet. Returns 0 or -ENOMEM. */
+int lend__pool_place(struct lend_pool *pool, uint64_t off, uint64_t bytes, struct lend__block **ret,
+                     struct lend_error *error);
+
+/* Gives the living storage over exactly the block's range, with a new reference; if there is none, `storage` becomes
+ * the block's owner and is returned. Otherwise the caller ends it, and the block with it. */
+struct lend__storage *lend__pool_place_own(struct lend__block *block, struct lend__storage *storage);
 
 /* Adds to (or takes from) the bytes that the statistics report as limbo. Any thread. */
 void lend__pool_account_limbo(struct lend_pool *pool, int64_t bytes);

@@ -47,8 +47,22 @@ static int check_block(const struct lend_pool *pool, const struct lend__block *b
     }
 }
 
-static int check_allocation(const struct lend_pool *pool, const struct lend__allocation *a, struct sums *sums,
-                            struct lend_error *error) {
+static int check_file(const struct lend__allocation *a, struct sums *sums, struct lend_error *error) {
+    uint64_t n = 0;
+    for (const struct lend__block *b = lend__places_next(&a->places, NULL); b; b = lend__places_next(&a->places, b)) {
+        int r = b->allocation == a ? lend__pool_check_place(b, error) : BAD("a block is of another file");
+        if (r < 0) return r;
+        n++;
+        sums->used_bytes += b->bytes;
+        sums->requested += b->requested;
+    }
+    if (n != a->places.n || a->first) return BAD("a file has %llu blocks and counts %llu", ULL(n), ULL(a->places.n));
+    sums->n_used += n;
+    return 0;
+}
+
+static int check_carved(const struct lend_pool *pool, const struct lend__allocation *a, struct sums *sums,
+                        struct lend_error *error) {
     const struct lend__block *last = NULL;
     if (!a->first || a->first->off != 0 || a->first->prev)
         return BAD("an allocation does not begin with its first block");
@@ -60,6 +74,13 @@ static int check_allocation(const struct lend_pool *pool, const struct lend__all
         return BAD("the blocks cover %llu of %llu bytes", ULL(last->off + last->bytes), ULL(a->extent.bytes));
     if (!lend__starts_agree(&a->starts, a->first, a->extent.bytes))
         return BAD("a block of an allocation of %llu bytes is not found by its address", ULL(a->extent.bytes));
+    return 0;
+}
+
+static int check_allocation(const struct lend_pool *pool, const struct lend__allocation *a, struct sums *sums,
+                            struct lend_error *error) {
+    int r = a->extent.is_file ? check_file(a, sums, error) : check_carved(pool, a, sums, error);
+    if (r < 0) return r;
     if (a->next && a->next->prev != a) return BAD("the list of allocations is torn");
     sums->n_allocations++;
     sums->bytes += a->extent.bytes;

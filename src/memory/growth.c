@@ -25,16 +25,21 @@ uint64_t lend__pool_step(const struct lend_pool *pool) {
     return alignment > page ? alignment : page;
 }
 
-/* Which storage lies around the address? All locks of the pool are held, so owner and its count are stable. */
-static struct lend__storage *storage_at(struct lend__region *region, const uint8_t *address) {
+/* Which storage lies around the range? All locks of the pool are held, so owner and its count are stable. */
+static struct lend__storage *storage_at(struct lend__region *region, const uint8_t *address, uint64_t bytes) {
     struct lend__allocation *allocation = region->owner;
     struct lend_pool *pool = allocation->pool;
     uint64_t off = (uint64_t)(address - region->base);
     struct lend__storage *storage = NULL;
     if (lend__pool_is_foreign(pool)) return NULL;
     lend__shards_lock_all(pool);
+    if (pool->is_file) {
+        storage = lend__pool_file_storage_at(allocation, off, bytes);
+        lend__shards_unlock_all(pool);
+        return storage;
+    }
     struct lend__block *block = allocation->first ? lend__starts_find(&allocation->starts, off) : NULL;
-    if (block && block->state == LEND__BLOCK_USED && off - block->off < block->requested)
+    if (block && block->state == LEND__BLOCK_USED && lend__range_fits(off - block->off, bytes, block->requested))
         storage = lend__load_acquire(&block->owner);
     if (storage && !lend__storage_ref_unless_zero(storage)) storage = NULL;
     lend__shards_unlock_all(pool);
@@ -70,14 +75,14 @@ static void unbook(struct lend_pool *pool, uint64_t bytes, bool is_kept) {
     pthread_cond_broadcast(&pool->changed);
 }
 
-/* Links an extent, all of whose bytes are booked; its blocks are held. The extent is consumed. */
+/* Links an extent, all of whose bytes are booked; its blocks are held, and a file has none. The extent is consumed. */
 static int link_extent(struct lend_pool *pool, const struct lend__extent *extent, uint64_t first_bytes,
                        struct lend__allocation **ret, struct lend_error *error) {
     uint64_t bytes = extent->bytes;
     struct lend__allocation *allocation = NULL;
     int r = lend__allocation_make(pool, pool->device, extent, &allocation, error);
     pthread_mutex_lock(&pool->lock);
-    if (r == 0) r = lend__heap_cover(&pool->heap, allocation, first_bytes);
+    if (r == 0 && !pool->is_file) r = lend__heap_cover(&pool->heap, allocation, first_bytes);
     if (r < 0) {
         pthread_mutex_unlock(&pool->lock);
         if (allocation) {
@@ -118,12 +123,12 @@ static int attach(struct lend_pool *pool, const struct lend__extent *extent, str
     LEND_POINT("M4");
     pthread_mutex_lock(&pool->lock);
     pool->n_allocations_made++;
-    struct lend__block *first = allocation->first;
-    if (first->next) lend__heap_give(&pool->heap, first->next);
-    if (ret_block) {
+    struct lend__block *first = allocation->first; /* NULL: a file */
+    if (first && first->next) lend__heap_give(&pool->heap, first->next);
+    if (first && ret_block) {
         lend__pool_account_take(pool, first, fit, requested);
         *ret_block = first;
-    } else {
+    } else if (first) {
         lend__heap_give(&pool->heap, first);
     }
     pthread_mutex_unlock(&pool->lock);
@@ -288,8 +293,11 @@ int lend__pool_adopt(struct lend_pool *pool, struct lend_error *error) {
     struct lend__extent extent;
     int r = book(pool, opts->adopt_bytes, error);
     if (r < 0) return r;
-    r = pool->device->allocation_adopt(opts->adopt_fd, opts->adopt_offset, opts->adopt_bytes, &extent, error);
-    if (r == 0 && (uintptr_t)extent.base & (opts->alignment - 1)) {
+    if (pool->is_file)
+        r = pool->device->file_adopt(opts->adopt_fd, opts->adopt_offset, opts->adopt_bytes, &extent, error);
+    else
+        r = pool->device->allocation_adopt(opts->adopt_fd, opts->adopt_offset, opts->adopt_bytes, &extent, error);
+    if (r == 0 && !pool->is_file && (uintptr_t)extent.base & (opts->alignment - 1)) {
         pool->device->allocation_free(&extent);
         r = lend__fail(error, -EINVAL, "lend_pool_new", "the adopted range cannot be mapped at the alignment %u",
                        opts->alignment);

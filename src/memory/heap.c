@@ -32,13 +32,13 @@ void lend__heap_fini(struct lend__heap *heap) {
     }
 }
 
-static void record_drop(struct lend__heap *heap, struct lend__block *block) {
+void lend__heap_record_drop(struct lend__heap *heap, struct lend__block *block) {
     block->state = 0;
     block->free_next = heap->spare;
     heap->spare = block;
 }
 
-static struct lend__block *record_new(struct lend__heap *heap) {
+struct lend__block *lend__heap_record_new(struct lend__heap *heap) {
     if (!heap->spare) {
         struct lend__block_chunk *chunk = lend__zalloc(sizeof *chunk);
         if (!chunk) return NULL;
@@ -46,7 +46,7 @@ static struct lend__block *record_new(struct lend__heap *heap) {
         heap->chunks = chunk;
         uintptr_t mask = sizeof(struct lend__block) - 1;
         struct lend__block *blocks = (struct lend__block *)(void *)(((uintptr_t)chunk->blocks + mask) & ~mask);
-        for (size_t i = CHUNK_BLOCKS; i > 0; i--) record_drop(heap, &blocks[i - 1]);
+        for (size_t i = CHUNK_BLOCKS; i > 0; i--) lend__heap_record_drop(heap, &blocks[i - 1]);
     }
     struct lend__block *block = heap->spare;
     heap->spare = block->free_next;
@@ -112,7 +112,7 @@ static struct lend__block *find(const struct lend__heap *heap, uint64_t bytes) {
 
 /* Links a fresh record for the part of `block` behind its first `bytes`. */
 static struct lend__block *split(struct lend__heap *heap, struct lend__block *block, uint64_t bytes) {
-    struct lend__block *rest = record_new(heap);
+    struct lend__block *rest = lend__heap_record_new(heap);
     if (!rest) return NULL;
     rest->allocation = block->allocation;
     rest->off = block->off + bytes;
@@ -133,11 +133,11 @@ static void absorb(struct lend__heap *heap, struct lend__block *left, struct len
     left->bytes += block->bytes;
     left->next = block->next;
     if (left->next) left->next->prev = left;
-    record_drop(heap, block);
+    lend__heap_record_drop(heap, block);
 }
 
 int lend__heap_cover(struct lend__heap *heap, struct lend__allocation *allocation, uint64_t bytes) {
-    struct lend__block *block = record_new(heap);
+    struct lend__block *block = lend__heap_record_new(heap);
     if (!block) return -ENOMEM;
     *block = (struct lend__block){
         .allocation = allocation,
@@ -154,7 +154,7 @@ int lend__heap_cover(struct lend__heap *heap, struct lend__allocation *allocatio
 void lend__heap_uncover(struct lend__heap *heap, struct lend__allocation *allocation) {
     for (struct lend__block *block = allocation->first, *next; block; block = next) {
         next = block->next;
-        record_drop(heap, block);
+        lend__heap_record_drop(heap, block);
     }
     allocation->first = NULL;
 }

@@ -24,6 +24,10 @@ struct lend__heap {
 void lend__heap_init(struct lend__heap *heap, uint32_t quantum_bits);
 void lend__heap_fini(struct lend__heap *heap);
 
+/* A block's record from the heap's store, and back to it. new gives NULL when there is no memory. */
+struct lend__block *lend__heap_record_new(struct lend__heap *heap);
+void lend__heap_record_drop(struct lend__heap *heap, struct lend__block *block);
+
 /* Covers a fresh allocation by HELD blocks: the first of `bytes`, and the rest if there is any. Returns 0 or -ENOMEM
  * (nothing changed). */
 int lend__heap_cover(struct lend__heap *heap, struct lend__allocation *allocation, uint64_t bytes);

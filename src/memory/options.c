@@ -12,7 +12,8 @@
 #define CALL "lend_pool_new"
 #define ALIGNMENT_MIN 64u
 #define ALIGNMENT_MAX (2u << 20)
-#define FLAGS_KNOWN ((uint32_t)(LEND_POOL_PEERS_READ_ONLY | LEND_POOL_ISOLATE | LEND_POOL_PRETOUCH))
+#define FLAGS_KNOWN \
+    ((uint32_t)(LEND_POOL_PEERS_READ_ONLY | LEND_POOL_ISOLATE | LEND_POOL_PRETOUCH | LEND_POOL_FILE_IN_PLACE))
 
 /* A caller compiled against a later header may pass a longer struct; what we do not know must be 0. */
 static int copy_in(const struct lend_pool_opts *opts, struct lend_pool_opts *ret, struct lend_error *error) {
@@ -44,16 +45,31 @@ static int check_values(const struct lend_pool_opts *o, struct lend_error *error
     return 0;
 }
 
+/* Of the options as they were given: a file promises no alignment, not even the smallest. */
+static int check_file(const struct lend_pool_opts *o, struct lend_error *error) {
+    if (!(o->flags & LEND_POOL_FILE_IN_PLACE)) return 0;
+    if (!o->adopt_bytes)
+        return lend__fail(error, -EINVAL, CALL,
+                          "LEND_POOL_FILE_IN_PLACE needs a file: give adopt_fd, and the range in adopt_bytes");
+    if (o->flags != LEND_POOL_FILE_IN_PLACE || o->alignment || o->huge_pages || o->numa_mode || o->initial_bytes ||
+        o->budget_bytes)
+        return lend__fail(error, -EINVAL, CALL,
+                          "a file in place is as it lies on its disk: no other flags, alignment, huge pages, NUMA, "
+                          "budget or initial_bytes");
+    return 0;
+}
+
 static int check_adopt(const struct lend_pool_opts *o, struct lend_error *error) {
+    bool is_file = o->flags & LEND_POOL_FILE_IN_PLACE;
     if (!o->adopt_bytes) return 0;
-    if (o->flags || o->huge_pages || o->numa_mode || o->initial_bytes || o->budget_bytes)
+    if ((!is_file && o->flags) || o->huge_pages || o->numa_mode || o->initial_bytes || o->budget_bytes)
         return lend__fail(
             error, -EINVAL, CALL,
             "adopted memory is as its maker left it: no flags, huge pages, NUMA, budget or initial_bytes");
     if (o->adopt_offset % lend__page_bytes())
         return lend__fail(error, -EINVAL, CALL, "adopt_offset %llu is not a multiple of the page size %zu",
                           (unsigned long long)o->adopt_offset, lend__page_bytes());
-    if (o->adopt_bytes % o->alignment)
+    if (!is_file && o->adopt_bytes % o->alignment)
         return lend__fail(error, -EINVAL, CALL, "adopt_bytes %llu is not a multiple of the alignment %u",
                           (unsigned long long)o->adopt_bytes, o->alignment);
     return 0;
@@ -67,7 +83,7 @@ static int check_caps(const struct lend_pool_opts *o, const struct lend__device_
         const char *what;
     } needs[] = {
         {!o->adopt_bytes, LEND__CAP_ALLOCATE, "memory"},
-        {o->adopt_bytes > 0, LEND__CAP_ADOPT, "adopted memory"},
+        {o->adopt_bytes > 0, o->flags & LEND_POOL_FILE_IN_PLACE ? LEND__CAP_FILE : LEND__CAP_ADOPT, "adopted memory"},
         {o->flags & LEND_POOL_PEERS_READ_ONLY, LEND__CAP_READ_ONLY, "memory that peers may only read"},
         {o->huge_pages != LEND_HUGE_NONE, LEND__CAP_HUGE_PAGES, "huge pages"},
         {o->numa_mode != LEND_NUMA_DEFAULT, LEND__CAP_NUMA, "a NUMA policy"},
@@ -82,7 +98,7 @@ int lend__pool_opts_read(const struct lend_pool_opts *opts, struct lend_pool_opt
                          const struct lend__device_ops **ret_device, struct lend_error *error) {
     struct lend_pool_opts o;
     int r = copy_in(opts, &o, error);
-    if (r < 0) return r;
+    if (r < 0 || (r = check_file(&o, error)) < 0) return r;
     if (!o.device_type) o.device_type = kDLCPU;
     if (!o.alignment) o.alignment = ALIGNMENT_MIN;
     if (o.numa_mode == LEND_NUMA_DEFAULT) o.numa_nodes = 0;

@@ -27,7 +27,8 @@ static void init(struct lend_pool *pool, const struct lend_pool_opts *opts, cons
     pool->quantum_bits = (uint32_t)__builtin_ctz(opts->alignment);
     pool->is_isolated = opts->flags & LEND_POOL_ISOLATE;
     pool->is_adopted = opts->adopt_bytes > 0;
-    pool->has_shards = !pool->is_isolated && opts->alignment <= LEND__SMALL_BYTES_MAX;
+    pool->is_file = opts->flags & LEND_POOL_FILE_IN_PLACE;
+    pool->has_shards = !pool->is_isolated && !pool->is_file && opts->alignment <= LEND__SMALL_BYTES_MAX;
     pool->n_refs = 1;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->changed, NULL);
@@ -117,6 +118,7 @@ int lend__pool_alloc(struct lend_pool *pool, uint64_t bytes, struct lend__block 
             return 0;
         }
     } else {
+        if (pool->is_file) return lend__pool_file_fail_alloc(bytes, error);
         uint64_t unit = pool->is_isolated ? lend__pool_step(pool) : (uint64_t)1 << pool->quantum_bits;
         if (lend__round_up_overflows(bytes, unit, &fit.bytes))
             return lend__fail_bytes(error, -ENOMEM, "lend_tensor_new", bytes, 0,
@@ -133,9 +135,13 @@ void lend__pool_free(struct lend__block *block) {
     pthread_mutex_lock(&pool->lock);
     lend__pool_account_give(pool, block);
     block->owner = NULL;
+    if (pool->is_file) {
+        lend__pool_unplace_unlock(pool, block);
+        return;
+    }
     block = lend__heap_give(&pool->heap, block);
     if ((pool->is_isolated || pool->is_orphan) && lend__block_is_whole(block)) {
-        lend__pool_retire_unlock(pool, block);
+        lend__pool_retire_unlock(pool, block->allocation);
         return;
     }
     pthread_mutex_unlock(&pool->lock);
@@ -160,7 +166,8 @@ static void fill_stats(struct lend_pool *pool, struct lend_pool_stats *s) {
         .allocated_bytes = (uint64_t)pool->allocated,
         .allocated_bytes_peak = pool->allocated_peak,
         .requested_bytes = (uint64_t)pool->requested,
-        .cached_bytes = pool->reserved_bytes - pool->changing_bytes - (uint64_t)pool->allocated,
+        /* A file has nothing to give, and its blocks may overlap. */
+        .cached_bytes = pool->is_file ? 0 : pool->reserved_bytes - pool->changing_bytes - (uint64_t)pool->allocated,
         .limbo_bytes = limbo > 0 ? (uint64_t)limbo : 0,
         .n_blocks = pool->n_allocs - pool->n_frees,
         .n_allocs = pool->n_allocs,

@@ -20,9 +20,9 @@ struct lend_pool {
     uint32_t quantum_bits;
     const struct lend__device_ops *device;
     struct lend_pool_opts opts;
-    bool is_isolated, is_adopted;
-    bool has_shards; /* not isolated, and the alignment no coarser than their blocks */
-    void *memory;    /* what calloc gave: the struct is aligned inside */
+    bool is_isolated, is_adopted, is_file; /* a file is adopted, too */
+    bool has_shards;                       /* not isolated, no file, and the alignment no coarser than their blocks */
+    void *memory;                          /* what calloc gave: the struct is aligned inside */
 
     /* Atomic. */
     uint32_t n_refs;
@@ -75,11 +75,20 @@ uint64_t lend__pool_step(const struct lend_pool *pool);
 void lend__pool_drop(struct lend_pool *pool, struct lend__allocation *allocation, bool was_in_use);
 /* Gives wholly free allocations back until at most keep_bytes are free. Returns the bytes. */
 uint64_t lend__pool_give_back(struct lend_pool *pool, uint64_t keep_bytes);
-/* Called with the lock held, which is released; `block` is free and covers its allocation. Gives it back; the pool
- * may be gone afterwards. */
-void lend__pool_retire_unlock(struct lend_pool *pool, struct lend__block *block);
+/* Called with the lock held, which is released; nothing of the allocation is in use. Gives it back; the pool may be
+ * gone afterwards. */
+void lend__pool_retire_unlock(struct lend_pool *pool, struct lend__allocation *allocation);
 /* Called with the lock held, which is released: ends an orphan that nothing needs any more. */
 void lend__pool_end_unlock(struct lend_pool *pool);
+
+/* file.c: the pool of a file. What lend__pool_alloc answers. */
+int lend__pool_file_fail_alloc(uint64_t bytes, struct lend_error *error) __attribute__((cold));
+/* Called with the lock held, which is released, for a block that has been counted out: takes it away. */
+void lend__pool_unplace_unlock(struct lend_pool *pool, struct lend__block *block);
+/* With the lock held: the smallest living storage around the range, with a new reference, or NULL. */
+struct lend__storage *lend__pool_file_storage_at(const struct lend__allocation *allocation, uint64_t off,
+                                                 uint64_t bytes);
+int lend__pool_check_place(const struct lend__block *block, struct lend_error *error);
 
 /* check.c, with all locks held. */
 int lend__pool_check_locked(struct lend_pool *pool, struct lend_error *error);

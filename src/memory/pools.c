@@ -98,7 +98,8 @@ struct block_visit {
 
 static void visit_blocks(struct lend__allocation *allocation, void *arg) {
     const struct block_visit *visit = arg;
-    for (struct lend__block *block = allocation->first; block; block = block->next)
+    for (struct lend__block *block = lend__allocation_next_block(allocation, NULL); block;
+         block = lend__allocation_next_block(allocation, block))
         if (block->state == LEND__BLOCK_USED && lend__load_acquire(&block->owner)) visit->fn(block, visit->arg);
 }
 

@@ -2,10 +2,10 @@
 /* The process-wide list of address ranges: an array of borrowed pointers, sorted by base. Ranges never overlap: each
  * is a mapping of its own.
  *
- * Locking: `lock` is the outermost of all lend locks but the context's. storage_at runs under it; the reference that it returns is given
- * back after the lock, since the last reference of an isolated storage removes a region. */
+ * Locking: `lock` is the outermost of all lend locks but the context's. storage_at runs under it. */
 #include "memory/region.h"
 
+#include "base/checked.h"
 #include "base/sys.h"
 
 #include <errno.h>
@@ -76,29 +76,18 @@ void lend__region_fork_swap(struct lend__region *region, struct lend__region *fr
         remove_locked(region);
 }
 
-static struct lend__storage *find_locked(const uint8_t *address) {
+static struct lend__storage *find_locked(const uint8_t *address, uint64_t bytes) {
     size_t at = upper_bound(address);
     if (!at) return NULL;
     struct lend__region *region = regions[at - 1];
-    if ((uintptr_t)address - (uintptr_t)region->base >= region->bytes) return NULL;
-    return region->storage_at(region, address);
+    if (!lend__range_fits((uintptr_t)address - (uintptr_t)region->base, bytes, region->bytes)) return NULL;
+    return region->storage_at(region, address, bytes);
 }
 
 struct lend__storage *lend__region_find(const void *address, uint64_t bytes) {
-    const uint8_t *first = address;
-    struct lend__storage *storage, *other = NULL;
-    bool is_wrapping = bytes && (uintptr_t)first + (bytes - 1) < (uintptr_t)first;
-    if (is_wrapping) return NULL;
     pthread_mutex_lock(&lock);
-    storage = find_locked(first);
-    /* A storage is one range: it holds all bytes between when it holds the first and the last. */
-    if (storage && bytes > 1) other = find_locked(first + (bytes - 1));
+    struct lend__storage *storage = find_locked(address, bytes ? bytes : 1);
     pthread_mutex_unlock(&lock);
-    if (other) lend__storage_unref(other);
-    if (storage && bytes > 1 && other != storage) {
-        lend__storage_unref(storage);
-        return NULL;
-    }
     return storage;
 }
 

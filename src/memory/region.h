@@ -15,8 +15,9 @@ struct lend__storage;
 struct lend__region {
     const uint8_t *base;
     uint64_t bytes;
-    /* Finds the living storage around `address` and returns it with a new reference, or NULL. */
-    struct lend__storage *(*storage_at)(struct lend__region *region, const uint8_t *address);
+    /* Finds the living storage around [address, address + bytes), which lies in the region and is not empty, and
+     * returns it with a new reference, or NULL. Where several are around it, the smallest. */
+    struct lend__storage *(*storage_at)(struct lend__region *region, const uint8_t *address, uint64_t bytes);
     void *owner;
 };
 

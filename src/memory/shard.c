@@ -70,8 +70,9 @@ static void fold(struct lend_pool *pool, struct lend__shard *shard) {
 }
 
 void lend__pool_note_peak(struct lend_pool *pool) {
-    /* What is out of the heap is in use or kept: below the peak there is nothing to add up. */
-    if (pool->reserved_bytes - pool->heap.free_bytes <= pool->allocated_peak) return;
+    /* What is out of the heap is in use or kept: below the peak there is nothing to add up (but
+     * blocks of a file can overlap). */
+    if (!pool->is_file && pool->reserved_bytes - pool->heap.free_bytes <= pool->allocated_peak) return;
     int64_t now = pool->allocated;
     for (uint32_t i = 0; i < LEND__N_SHARDS; i++) now += lend__load_relaxed(&pool->shards[i].allocated);
     if (now > 0 && (uint64_t)now > pool->allocated_peak) pool->allocated_peak = (uint64_t)now;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The way back: wholly free allocations return to the system, and the pool itself with its last block.
  *
- * An allocation leaves in this order: its block is held, so that nobody carves it; its address leaves the region
- * list; whoever lent it hears so; it is unlinked, its pages discarded where peers may still map them, unmapped and
- * closed. n_leaving keeps the pool while a thread is on that way.
+ * An allocation leaves in this order: its block is held, so that nobody carves it (a file is marked instead); its
+ * address leaves the region list; whoever lent it hears so; it is unlinked, its pages discarded where peers may still
+ * map them, unmapped and closed. n_leaving keeps the pool while a thread is on that way.
  *
  * Points of a crash: M5 held; M6 unlinked, its pages still there; M7 gone, its bytes still booked. */
 #include "base/point.h"
@@ -54,10 +54,24 @@ static void leave(struct lend_pool *pool, struct lend__allocation *allocation) {
     if (lend__memory_hooks.event) lend__memory_hooks.event(LEND_WATCH_POOL_TRIMMED, bytes);
 }
 
+static bool is_empty(const struct lend__allocation *allocation) {
+    if (allocation->extent.is_file) return !allocation->places.n && !allocation->is_leaving;
+    return lend__block_is_whole(allocation->first) && lend__block_is_free(allocation->first);
+}
+
 static struct lend__allocation *find_empty(const struct lend_pool *pool) {
     struct lend__allocation *a = pool->allocations;
-    while (a && (!lend__block_is_whole(a->first) || !lend__block_is_free(a->first))) a = a->next;
+    while (a && !is_empty(a)) a = a->next;
     return a;
+}
+
+/* From now on it is nobody else's to give back. */
+static void hold(struct lend_pool *pool, struct lend__allocation *allocation) {
+    if (allocation->extent.is_file)
+        allocation->is_leaving = true;
+    else
+        lend__heap_hold(&pool->heap, allocation->first);
+    pool->n_leaving++;
 }
 
 uint64_t lend__pool_give_back(struct lend_pool *pool, uint64_t keep_bytes) {
@@ -65,12 +79,11 @@ uint64_t lend__pool_give_back(struct lend_pool *pool, uint64_t keep_bytes) {
     pthread_mutex_lock(&pool->lock);
     /* An adopted range is the pool's whole purpose: it goes with the pool only. */
     bool may_leave = !pool->is_adopted || pool->is_orphan;
-    while (may_leave && pool->heap.free_bytes > keep_bytes) {
+    while (may_leave && (pool->is_file || pool->heap.free_bytes > keep_bytes)) {
         struct lend__allocation *empty = find_empty(pool);
         if (!empty) break;
         returned += empty->extent.bytes;
-        lend__heap_hold(&pool->heap, empty->first);
-        pool->n_leaving++;
+        hold(pool, empty);
         pthread_mutex_unlock(&pool->lock);
         leave(pool, empty);
         pthread_mutex_lock(&pool->lock);
@@ -80,10 +93,8 @@ uint64_t lend__pool_give_back(struct lend_pool *pool, uint64_t keep_bytes) {
     return returned;
 }
 
-void lend__pool_retire_unlock(struct lend_pool *pool, struct lend__block *block) {
-    struct lend__allocation *allocation = block->allocation;
-    lend__heap_hold(&pool->heap, block);
-    pool->n_leaving++;
+void lend__pool_retire_unlock(struct lend_pool *pool, struct lend__allocation *allocation) {
+    hold(pool, allocation);
     pthread_mutex_unlock(&pool->lock);
     leave(pool, allocation);
     pthread_mutex_lock(&pool->lock);

@@ -44,15 +44,17 @@ static int check_slot(uint32_t slot, uint64_t *n_lent, uint64_t *n_limbo, uint64
 }
 
 static int check_pins(struct lend_error *error) {
-    uint64_t n = 0, bytes = 0, in_slots = 0;
+    uint64_t n = 0, bytes = 0, named = 0, in_slots = 0;
     for (const struct lend__pin *pin = LEDGER->oldest_pin; pin; pin = pin->newer, n++) {
-        if (pin->slot >= LEDGER->n_slots || !LEDGER->slots[pin->slot].storage)
-            return bad(error, "a pin names a free slot", pin->slot);
+        for (uint32_t i = 0; i < pin->n_slots; i++)
+            if (pin->slots[i] >= LEDGER->n_slots || !LEDGER->slots[pin->slots[i]].storage)
+                return bad(error, "a pin names a free slot", pin->slots[i]);
         bytes += pin->bytes;
+        named += pin->n_slots;
     }
     for (uint32_t slot = 0; slot < LEDGER->n_slots; slot++)
         if (LEDGER->slots[slot].storage) in_slots += LEDGER->slots[slot].n_pins;
-    if (n != LEDGER->n_pins || bytes != LEDGER->pin_bytes || in_slots != n)
+    if (n != LEDGER->n_pins || bytes != LEDGER->pin_bytes || in_slots != named)
         return bad(error, "the sums of the pins are wrong", n);
     return 0;
 }

@@ -33,22 +33,23 @@ static int map_table(int fd, const uint8_t id[LEND__ID_BYTES], struct lend_shm_t
     return 0;
 }
 
-/* Maps the allocation that a handle names. What it is, the table says (I-5: the real object is checked against that).
+/* Maps the allocation that a storage lies in. What it is, the table says (I-5: the real object is checked against that).
  * The region lock is outermost, so without the import lock. fd is consumed on success. */
-static int map_allocation(struct lend__peer *peer, const struct lend_shm_table *table, const struct lend__wire *wire,
-                          int *fd, struct lend__mapping **ret, struct lend_error *error) {
-    if (wire->allocation == LEND__CONTROL_NONE) return 0;
-    if (wire->allocation >= LEND_SHM_ALLOCATIONS_MAX || *fd < 0)
+static int map_allocation(struct lend__peer *peer, const struct lend_shm_table *table,
+                          const struct lend__wire_storage *storage, int *fd, struct lend__mapping **ret,
+                          struct lend_error *error) {
+    if (storage->allocation == LEND__CONTROL_NONE) return 0;
+    if (storage->allocation >= LEND_SHM_ALLOCATIONS_MAX || *fd < 0)
         return lend__call_explain(peer, -EBADMSG, NULL, OPERATION, error);
-    struct lend_shm_allocation *entry = &lend__shm_allocations(table)[wire->allocation];
-    const uint64_t living = (uint64_t)wire->allocation_gen << 1;
+    struct lend_shm_allocation *entry = &lend__shm_allocations(table)[storage->allocation];
+    const uint64_t living = (uint64_t)storage->allocation_gen << 1;
     bool is_living = lend__load_acquire(&entry->state) == living;
     struct lend__mapping_request request = {.peer = peer,
-                                            .index = wire->allocation,
-                                            .gen = wire->allocation_gen,
+                                            .index = storage->allocation,
+                                            .gen = storage->allocation_gen,
                                             .fd_offset = entry->fd_offset,
                                             .bytes = entry->bytes,
-                                            .is_read_only = entry->is_read_only};
+                                            .flags = entry->flags};
     /* The fields change only while the state says retired: the same state before and after vouches for them. */
     if (!is_living || lend__load_seq_cst(&entry->state) != living)
         return lend__call_explain(peer, -ESTALE, NULL, OPERATION, error);
@@ -98,12 +99,12 @@ static int install_contact(struct lend__peer *peer, struct lend__answer *answer,
     return r;
 }
 
-static int first_contact(struct lend__peer *peer, const struct lend__wire *wire, uint64_t deadline,
+static int first_contact(struct lend__peer *peer, const struct lend__wire_storage *storage, uint64_t deadline,
                          struct lend_error *error) {
     struct lend__answer answer;
     struct lend__control_request hello = lend__call_request(peer, LEND__CONTROL_HELLO);
-    hello.allocation = wire->allocation;
-    hello.allocation_gen = wire->allocation_gen;
+    hello.allocation = storage->allocation;
+    hello.allocation_gen = storage->allocation_gen;
     lend__call_disconnect(peer); /* a greeted connection whose page we no longer have would be refused */
     int r = lend__peer_call(peer, &hello, &answer, deadline, OPERATION, error);
     if (r < 0) return r;
@@ -113,7 +114,7 @@ static int first_contact(struct lend__peer *peer, const struct lend__wire *wire,
         r = lend__call_explain(peer, -EBADMSG, NULL, OPERATION, error);
     if (r >= 0 && !peer->table && (r = map_table(answer.table_fd, peer->id, &table)) < 0)
         lend__call_explain(peer, r, NULL, OPERATION, error);
-    if (r >= 0) r = map_allocation(peer, table ? table : peer->table, wire, &answer.allocation_fd, &mapping, error);
+    if (r >= 0) r = map_allocation(peer, table ? table : peer->table, storage, &answer.allocation_fd, &mapping, error);
     if (r >= 0 && (r = install_contact(peer, &answer, table, mapping)) < 0) {
         lend__call_explain(peer, r, NULL, OPERATION, error);
         mapping = NULL;
@@ -126,24 +127,25 @@ static int first_contact(struct lend__peer *peer, const struct lend__wire *wire,
     return r;
 }
 
-static int more_contact(struct lend__peer *peer, const struct lend__wire *wire, uint64_t deadline,
+static int more_contact(struct lend__peer *peer, const struct lend__wire_storage *storage, uint64_t deadline,
                         struct lend_error *error) {
     struct lend__answer answer;
     struct lend__control_request request = lend__call_request(peer, LEND__CONTROL_ALLOCATION);
-    request.allocation = wire->allocation;
-    request.allocation_gen = wire->allocation_gen;
+    request.allocation = storage->allocation;
+    request.allocation_gen = storage->allocation_gen;
     int r = lend__peer_call(peer, &request, &answer, deadline, OPERATION, error);
     if (r < 0) return r;
     struct lend__mapping *mapping = NULL;
-    r = map_allocation(peer, peer->table, wire, &answer.allocation_fd, &mapping, error);
+    r = map_allocation(peer, peer->table, storage, &answer.allocation_fd, &mapping, error);
     if (r >= 0 && (r = install_contact(peer, &answer, NULL, mapping)) < 0)
         lend__call_explain(peer, r, NULL, OPERATION, error);
     lend__answer_drop(peer, &answer);
     return r;
 }
 
-int lend__contact(struct lend__peer *peer, const struct lend__wire *wire, uint64_t deadline, struct lend_error *error) {
-    if (memcmp(wire->exporter.boot_id, lend__context.identity.boot_id, LEND__ID_BYTES) != 0)
+int lend__contact(struct lend__peer *peer, const struct lend__wire_exporter *exporter,
+                  const struct lend__wire_storage *storage, uint64_t deadline, struct lend_error *error) {
+    if (memcmp(exporter->identity.boot_id, lend__context.identity.boot_id, LEND__ID_BYTES) != 0)
         return lend__fail(error, -EREMOTE, OPERATION,
                           "the handle was made on another host (or before a reboot), and there is no gateway; send the "
                           "bytes instead");
@@ -151,21 +153,21 @@ int lend__contact(struct lend__peer *peer, const struct lend__wire *wire, uint64
     if (r < 0) return lend__call_explain(peer, r, NULL, OPERATION, error);
     lend__import_lock();
     bool has_page = peer->page != NULL;
-    bool has_all = has_page && (wire->allocation == LEND__CONTROL_NONE ||
-                                lend__peer_mapping(peer, wire->allocation, wire->allocation_gen));
+    bool has_all = has_page && (storage->allocation == LEND__CONTROL_NONE ||
+                                lend__peer_mapping(peer, storage->allocation, storage->allocation_gen));
     lend__import_unlock();
     if (!has_all) {
         if (lend__peer_is_dead(peer))
             r = lend__call_explain(peer, -EOWNERDEAD, NULL, OPERATION, error);
         else
-            r = has_page ? more_contact(peer, wire, deadline, error) : first_contact(peer, wire, deadline, error);
+            r = has_page ? more_contact(peer, storage, deadline, error) : first_contact(peer, storage, deadline, error);
     }
     lend__peer_end_call(peer);
     return r;
 }
 
-int lend__contact_frozen(struct lend__peer *peer, const struct lend__wire *wire, int *table_fd, int *allocation_fd,
-                         struct lend_error *error) {
+int lend__contact_frozen(struct lend__peer *peer, const struct lend__wire_storage *storage, int *table_fd,
+                         int *allocation_fd, struct lend_error *error) {
     struct lend_shm_table *table = NULL;
     struct lend__mapping *mapping = NULL;
     int r = lend__peer_begin_call(peer, UINT64_MAX);
@@ -177,10 +179,10 @@ int lend__contact_frozen(struct lend__peer *peer, const struct lend__wire *wire,
     if (r >= 0 && (table ? !table->has_lock : !lend__peer_is_dead(peer)))
         r = lend__call_explain(peer, -EOWNERDEAD, NULL, OPERATION, error);
     lend__import_lock();
-    bool has_mapping = lend__peer_mapping(peer, wire->allocation, wire->allocation_gen) != NULL;
+    bool has_mapping = lend__peer_mapping(peer, storage->allocation, storage->allocation_gen) != NULL;
     lend__import_unlock();
     if (r >= 0 && !has_mapping)
-        r = map_allocation(peer, table ? table : peer->table, wire, allocation_fd, &mapping, error);
+        r = map_allocation(peer, table ? table : peer->table, storage, allocation_fd, &mapping, error);
     if (r >= 0) {
         struct lend__answer answer = {.table_fd = table ? LEND__TAKE_FD(*table_fd) : -1, .allocation_fd = -1};
         lend__store_release(&peer->is_dead, true);
@@ -206,17 +208,35 @@ static int simple_call(struct lend__peer *peer, struct lend__control_request *re
     return 0;
 }
 
-int lend__contact_pin(struct lend__peer *peer, uint32_t slot, uint64_t gen, uint64_t ns_max, uint64_t deadline,
-                      uint64_t *ret_token, struct lend_error *error) {
+/* A message of requests fits the service's buffer; what does not is added to the same token. */
+static int pin_some(struct lend__peer *peer, const struct lend__control_slot *slots, uint32_t n, uint64_t ns_max,
+                    uint64_t deadline, uint64_t *token, struct lend_error *error) {
+    struct {
+        struct lend__control_request request;
+        struct lend__control_slot slots[LEND__CONTROL_SLOTS_MAX];
+    } message = {.request = lend__call_request(peer, LEND__CONTROL_PIN)};
+    message.request.token = *token;
+    message.request.pin_ns_max = ns_max;
+    message.request.bytes = (uint32_t)(sizeof message.request + n * sizeof *slots);
+    memcpy(message.slots, slots, n * sizeof *slots);
+    return simple_call(peer, &message.request, deadline, token, "lend_reduce", error);
+}
+
+int lend__contact_pin(struct lend__peer *peer, const struct lend__control_slot *slots, uint32_t n, uint64_t ns_max,
+                      uint64_t deadline, uint64_t *ret_token, struct lend_error *error) {
     int r = lend__peer_begin_call(peer, deadline);
     if (r < 0) return lend__call_explain(peer, r, NULL, "lend_reduce", error);
-    struct lend__control_request request = lend__call_request(peer, LEND__CONTROL_PIN);
-    request.slot = slot;
-    request.slot_gen = gen;
-    request.pin_ns_max = ns_max;
-    r = lend__peer_is_dead(peer) ? lend__call_explain(peer, -EOWNERDEAD, NULL, "lend_reduce", error)
-                                 : simple_call(peer, &request, deadline, ret_token, "lend_reduce", error);
+    uint64_t token = 0;
+    for (uint32_t done = 0, some; r >= 0 && done < n; done += some) {
+        some = n - done < LEND__CONTROL_SLOTS_MAX ? n - done : LEND__CONTROL_SLOTS_MAX;
+        r = lend__peer_is_dead(peer) ? lend__call_explain(peer, -EOWNERDEAD, NULL, "lend_reduce", error)
+                                     : pin_some(peer, slots + done, some, ns_max, deadline, &token, error);
+    }
     lend__peer_end_call(peer);
+    if (r >= 0)
+        *ret_token = token;
+    else if (token)
+        (void)lend__contact_cancel(peer, token, deadline, NULL);
     return r;
 }
 

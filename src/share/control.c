@@ -17,9 +17,9 @@ void lend__control_drop_fds(struct lend__control_fds *fds) {
     fds->n = 0;
 }
 
-void lend__control_put_fds(struct msghdr *msg, union lend__control_space *space, const int *fds, unsigned n) {
-    memset(space, 0, sizeof *space);
-    msg->msg_control = space->bytes;
+void lend__control_put_fds(struct msghdr *msg, void *space, const int *fds, unsigned n) {
+    memset(space, 0, CMSG_SPACE(n * sizeof(int)));
+    msg->msg_control = space;
     msg->msg_controllen = CMSG_SPACE(n * sizeof(int));
     struct cmsghdr *c = CMSG_FIRSTHDR(msg);
     c->cmsg_level = SOL_SOCKET;
@@ -32,12 +32,12 @@ int lend__control_send(int socket_fd, const void *message, size_t bytes, const i
     struct iovec iov = {(void *)(uintptr_t)message, bytes};
     union lend__control_space space;
     struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-    if (fds && n_fds) lend__control_put_fds(&msg, &space, fds, n_fds);
+    if (fds && n_fds) lend__control_put_fds(&msg, space.bytes, fds, n_fds);
     long r = lend__sys.sendmsg(socket_fd, &msg, MSG_DONTWAIT);
     return r < 0 ? (int)r : 0;
 }
 
-void lend__control_take_fds(struct msghdr *msg, struct lend__control_fds *ret) {
+void lend__control_take_fds(struct msghdr *msg, struct lend__fds *ret) {
     for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
         size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -47,7 +47,7 @@ void lend__control_take_fds(struct msghdr *msg, struct lend__control_fds *ret) {
             fd = lend__fd_lift(fd);
             if (fd < 0)
                 ret->is_truncated = true;
-            else if (ret->n < LEND__CONTROL_FDS_MAX)
+            else if (ret->n < ret->room)
                 ret->fd[ret->n++] = fd;
             else
                 lend__fd_close(&fd);
@@ -66,7 +66,10 @@ int lend__control_recv(int socket_fd, void *buf, size_t bytes, struct lend__cont
     /* Closed with our message unread: the kernel tells that first and once, and what the peer had said comes after it. */
     if (r == -ECONNRESET) r = lend__sys.recvmsg(socket_fd, &msg, MSG_DONTWAIT);
     if (r < 0) return (int)r;
-    lend__control_take_fds(&msg, ret_fds);
+    struct lend__fds fds = {ret_fds->fd, 0, LEND__CONTROL_FDS_MAX, false};
+    lend__control_take_fds(&msg, &fds);
+    ret_fds->n = fds.n;
+    ret_fds->is_truncated = fds.is_truncated;
     if (msg.msg_flags & MSG_TRUNC) {
         lend__control_drop_fds(ret_fds);
         return -EMSGSIZE;

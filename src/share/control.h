@@ -20,7 +20,7 @@ enum lend__control_type {
     LEND__CONTROL_HELLO = 1,      /* first contact, or a page claimed on a new connection */
     LEND__CONTROL_ALLOCATION = 2, /* the descriptor of one allocation */
     LEND__CONTROL_SPARE = 3,      /* a page for a child that is about to be forked */
-    LEND__CONTROL_PIN = 4,        /* pin a storage on behalf of this importer */
+    LEND__CONTROL_PIN = 4,        /* pin storages on behalf of this importer */
     LEND__CONTROL_CANCEL = 5,     /* end a pin */
     LEND__CONTROL_KICK = 6,       /* drain my page; no reply */
     LEND__CONTROL_REPORT = 7      /* the books, a part at a time; needs no hello */
@@ -31,20 +31,30 @@ enum lend__control_type {
 struct lend__control_request {
     uint32_t magic;
     uint16_t type, major;
-    uint32_t sequence, bytes;            /* bytes: sizeof this struct */
+    uint32_t sequence, bytes;            /* bytes: this struct and the slots behind it (PIN) */
     uint64_t layout;                     /* lend__shm_layout() */
     uint8_t exporter_id[LEND__ID_BYTES]; /* whom the peer believes to talk to */
     uint32_t pid;                        /* HELLO: a label */
-    uint32_t slot;                       /* PIN */
-    uint64_t slot_gen;                   /* PIN */
+    uint32_t reserved0;
+    uint64_t reserved1;
     uint32_t allocation, allocation_gen; /* HELLO (or NONE), ALLOCATION */
     uint32_t page_index, reserved;       /* HELLO: a page that the peer has already, or NONE */
     uint64_t page_nonce;                 /* HELLO with page_index */
-    uint64_t token;                      /* CANCEL */
+    uint64_t token;                      /* CANCEL; PIN: 0, or the token to add to */
     uint64_t pin_ns_max;                 /* PIN */
     uint32_t report_part, with_all;      /* REPORT: enum lend__report_part */
     uint64_t report_from;                /* REPORT: cursor */
 };
+
+/* PIN: one for each storage, behind the request. */
+struct lend__control_slot {
+    uint32_t slot, reserved;
+    uint64_t gen;
+};
+/* A request with so many slots is 16 KiB and a bit: less than any socket's buffer. */
+#define LEND__CONTROL_SLOTS_MAX 1024u
+#define LEND__CONTROL_REQUEST_BYTES_MAX \
+    (sizeof(struct lend__control_request) + LEND__CONTROL_SLOTS_MAX * sizeof(struct lend__control_slot))
 
 struct lend__control_reply {
     uint32_t magic;
@@ -71,17 +81,24 @@ struct lend__control_fds {
 
 void lend__control_drop_fds(struct lend__control_fds *fds);
 
+/* Room for received descriptors, whatever their number. */
+struct lend__fds {
+    int *fd;
+    unsigned n, room;
+    bool is_truncated;
+};
+
 /* Room for the descriptors of one message. */
 union lend__control_space {
     struct cmsghdr align;
     char bytes[CMSG_SPACE(LEND__CONTROL_FDS_MAX * sizeof(int))];
 };
 
-/* Puts n descriptors (borrowed, at least one) into a message to be sent. */
-void lend__control_put_fds(struct msghdr *msg, union lend__control_space *space, const int *fds, unsigned n);
+/* Puts n descriptors (borrowed, at least one) into a message to be sent. `space`: CMSG_SPACE of them, aligned. */
+void lend__control_put_fds(struct msghdr *msg, void *space, const int *fds, unsigned n);
 
-/* Moves the descriptors of a received control message into `ret`; more than expected are closed. */
-void lend__control_take_fds(struct msghdr *msg, struct lend__control_fds *ret);
+/* Appends the descriptors of a received control message to `ret`; more than there is room for are closed. */
+void lend__control_take_fds(struct msghdr *msg, struct lend__fds *ret);
 
 /* Sends one message without waiting. Returns 0, -EAGAIN, -EPIPE, or another negative errno. */
 int lend__control_send(int socket_fd, const void *message, size_t bytes, const int *fds, unsigned n_fds);

@@ -26,7 +26,7 @@ int lend__dial(const struct sockaddr_un *address, socklen_t bytes, uint64_t dead
 
 int lend__dial_send(int fd, const struct lend__control_request *request, uint64_t deadline) {
     for (;;) {
-        int r = lend__control_send(fd, request, sizeof *request, NULL, 0);
+        int r = lend__control_send(fd, request, request->bytes, NULL, 0);
         if (r != -EAGAIN) return r;
         r = lend__poll_fd(fd, POLLOUT, deadline);
         if (r < 0) return r;

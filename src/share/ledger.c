@@ -195,7 +195,8 @@ static int name_allocation(struct lend__allocation *allocation) {
     allocation->gen = gen;
     shm->bytes = allocation->extent.bytes;
     shm->fd_offset = allocation->extent.fd_offset;
-    shm->is_read_only = allocation->extent.is_peers_read_only;
+    shm->flags = (allocation->extent.is_peers_read_only ? LEND_SHM_ALLOCATION_READ_ONLY : 0u) |
+                 (allocation->extent.is_file ? LEND_SHM_ALLOCATION_FILE : 0u);
     lend__store_release(&shm->state, (uint64_t)gen << 1);
     return 0;
 }
@@ -383,7 +384,7 @@ bool lend__ledger_reclaim(void) {
     return lend__ledger_unlock();
 }
 
-int lend__ledger_find(const struct lend__wire *wire, struct lend__storage **ret, struct lend_error *error) {
+int lend__ledger_find(const struct lend__wire_storage *wire, struct lend__storage **ret, struct lend_error *error) {
     lend__ledger_lock();
     struct lend__slot *mine = wire->slot < LEDGER->n_slots ? &LEDGER->slots[wire->slot] : NULL;
     struct lend__storage *storage = mine && mine->gen == wire->slot_gen ? mine->storage : NULL;
@@ -392,8 +393,8 @@ int lend__ledger_find(const struct lend__wire *wire, struct lend__storage **ret,
         r = lend__fail(error, -ESTALE, "lend_rebuild",
                        "this process has freed the storage that the handle names (slot %u, generation %llu)",
                        wire->slot, (unsigned long long)wire->slot_gen);
-    } else if (wire->storage_bytes != storage->bytes ||
-               wire->storage_off != (storage->block ? storage->block->off : 0)) {
+    } else if (wire->bytes != storage->bytes ||
+               wire->off != (storage->block ? storage->block->off : 0)) {
         r = lend__fail(error, -EBADMSG, "lend_rebuild", "the handle's range is not that of its storage (slot %u)",
                        wire->slot);
     } else {

@@ -51,7 +51,8 @@ struct lend__page {
 struct lend__pin {
     uint64_t token, bytes, made_ns;
     uint64_t expires_ns; /* CLOCK_BOOTTIME; UINT64_MAX: not */
-    uint32_t slot, sender_page, sender_pid;
+    uint32_t sender_page, sender_pid;
+    uint32_t n_slots, *slots; /* what it holds, in the order in which it was asked for */
     struct lend__pin *hash_next, *older, *newer;
 };
 
@@ -119,7 +120,7 @@ int lend__ledger_lend_locked(struct lend__storage *storage, const char *operatio
 
 /* A handle that names this very process: the original storage, with a new reference (out of limbo, too). The pin is
  * not yet consumed. Return: 0, -ESTALE, -EBADMSG. */
-int lend__ledger_find(const struct lend__wire *wire, struct lend__storage **ret, struct lend_error *error);
+int lend__ledger_find(const struct lend__wire_storage *wire, struct lend__storage **ret, struct lend_error *error);
 
 /* Reuse (design: "Reuse"): tries to free a storage without own references. Locked. */
 void lend__ledger_try_reuse(uint32_t slot);
@@ -161,8 +162,15 @@ void lend__pages_test(bool all);
 
 /* --- pins.c ------------------------------------------------------------------------------------------------------ */
 
-/* Pins an open slot. -ENOSPC: the budget; -ENOMEM. Locked. */
-int lend__pin_new(uint32_t slot, uint32_t sender_page, uint32_t sender_pid, uint64_t ns_max, uint64_t *ret_token,
+/* A pin for one delivery, asked for by the page's process (LEND__PAGE_NONE: by this one). */
+struct lend__pin_request {
+    uint32_t sender_page, sender_pid;
+    uint64_t ns_max; /* 0: no limit of its own */
+};
+
+/* Pins n open slots with one token, or none of them. *token: 0, or a pin of the same sender to which they are added.
+ * -ENOSPC: the budget; -ENOMEM; -ESTALE: that pin has ended. Locked. */
+int lend__pin_add(const struct lend__pin_request *request, const uint32_t *slots, uint32_t n, uint64_t *token,
                   struct lend_error *error);
 /* Ends a pin, if it still exists; limbo is tried. Idempotent. Locked. */
 void lend__pin_consume(uint64_t token);

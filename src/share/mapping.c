@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Mapping a peer's allocation. Sizes and seals are checked by the back end before anything is mapped (I-5). Regions are
- * added and removed with no lend lock held; the look-up by address takes the import lock. */
+/* Mapping a peer's allocation. Sizes and seals are checked by the back end before anything is mapped (I-5); what the
+ * table calls a file has no seals, and its size is looked at again at each rebuild. Regions are added and removed with
+ * no lend lock held; the look-up by address takes the import lock. */
 #include "share/mapping.h"
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "base/point.h"
 #include "base/sys.h"
@@ -12,16 +14,17 @@
 #include <stdlib.h>
 
 /* Cold: goes through the storages of this peer. */
-static struct lend__storage *storage_at(struct lend__region *region, const uint8_t *address) {
+static struct lend__storage *storage_at(struct lend__region *region, const uint8_t *address, uint64_t bytes) {
     struct lend__mapping *mapping = region->owner;
     struct lend__storage *found = NULL;
     lend__import_lock();
     struct lend__peer *peer = mapping->peer;
-    for (uint32_t i = 0; i < peer->imported_room && !found; i++) {
+    for (uint32_t i = 0; i < peer->imported_room; i++) {
         struct lend__storage *s = peer->imported[i];
-        if (s && s->mapping == mapping && address >= s->data && address < s->data + s->bytes)
-            found = lend__storage_ref(s);
+        if (!s || s->mapping != mapping || address < s->data || (found && found->bytes <= s->bytes)) continue;
+        if (lend__range_fits((uint64_t)(address - s->data), bytes, s->bytes)) found = s;
     }
+    if (found) lend__storage_ref(found);
     lend__import_unlock();
     return found;
 }
@@ -31,13 +34,24 @@ void lend__mapping_set_region(struct lend__mapping *mapping) {
         .base = mapping->extent.base, .bytes = mapping->extent.bytes, .storage_at = storage_at, .owner = mapping};
 }
 
+static int import_extent(const struct lend__device_ops *device, const struct lend__mapping_request *request, int fd,
+                         struct lend__extent *ret, struct lend_error *error) {
+    bool is_read_only = request->flags & LEND_SHM_ALLOCATION_READ_ONLY;
+    bool is_file = request->flags & LEND_SHM_ALLOCATION_FILE;
+    if (request->flags & ~(uint64_t)(LEND_SHM_ALLOCATION_READ_ONLY | LEND_SHM_ALLOCATION_FILE) ||
+        (is_file && !is_read_only))
+        return lend__fail(error, -EBADMSG, "lend_rebuild", "the peer's table gives an allocation the flags 0x%llx",
+                          (unsigned long long)request->flags);
+    if (is_file) return device->file_import(fd, request->fd_offset, request->bytes, ret, error);
+    return device->allocation_import(fd, request->fd_offset, request->bytes, is_read_only, ret, error);
+}
+
 int lend__mapping_new(const struct lend__mapping_request *request, int *fd, struct lend__mapping **ret,
                       struct lend_error *error) {
     const struct lend__device_ops *device = lend__device_get(kDLCPU);
     struct lend__mapping *mapping = lend__zalloc(sizeof *mapping);
     if (!mapping) return lend__fail(error, -ENOMEM, "lend_rebuild", "no memory for the record of a mapping");
-    int r = device->allocation_import(*fd, request->fd_offset, request->bytes, request->is_read_only, &mapping->extent,
-                                      error);
+    int r = import_extent(device, request, *fd, &mapping->extent, error);
     if (r < 0) {
         free(mapping);
         return r;

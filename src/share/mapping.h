@@ -6,6 +6,7 @@
 
 #include "device/device.h"
 #include "memory/region.h"
+#include "tensor/storage.h"
 
 #include <lend/error.h>
 #include <stdbool.h>
@@ -24,17 +25,23 @@ struct lend__mapping {
     struct lend__mapping *next; /* on its way out (mapping_release) */
 };
 
+/* The extent in which a storage lies, own or mapped; NULL: private memory, or none. */
+static inline const struct lend__extent *lend__storage_extent(const struct lend__storage *storage) {
+    if (storage->block) return &storage->block->allocation->extent;
+    return storage->mapping ? &storage->mapping->extent : NULL;
+}
+
 /* What is to be mapped, as the exporter's table says. */
 struct lend__mapping_request {
     struct lend__peer *peer;
     uint32_t index, gen;
     uint64_t fd_offset, bytes;
-    bool is_read_only;
+    uint64_t flags; /* enum lend_shm_allocation_flags, and whatever else the peer wrote */
 };
 
 /* Maps what a peer sent. *fd is consumed (and -1) on success. No lend lock may be held but the context's (the region
  * lock comes before all others).
- * Return: 0, -EBADMSG (not what was said), -EACCES, -ENOMEM, -ENODEV. */
+ * Return: 0, -EBADMSG (not what was said), -EACCES, -ESTALE (a file that has been cut), -ENOMEM, -ENODEV. */
 int lend__mapping_new(const struct lend__mapping_request *request, int *fd, struct lend__mapping **ret,
                       struct lend_error *error);
 

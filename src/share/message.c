@@ -1,240 +1,252 @@
 /* SPDX-License-Identifier: MIT */
-/* lend_send and lend_recv: a tensor with its descriptors over a caller's own Unix socket.
- *
- * The message is {magic, bytes of the handle, which descriptors} and the handle, in one sendmsg; with it go the slot
- * table and the allocation, so what was sent survives its sender, and a pin keeps it while the exporter lives. The
- * receiver looks first (MSG_PEEK) and takes the message off the socket only when all of it has arrived with all its
- * descriptors: a full table of descriptors loses nothing. */
+/* lend_send and lend_recv, and the same for groups: a handle with its descriptors over a caller's own Unix socket
+ * (parcel.c). With it go the slot tables and the allocations, so what was sent survives its sender, and a pin keeps it
+ * while the exporter lives. */
 #include "base/error.h"
 #include "base/point.h"
 #include "base/sys.h"
 #include "share/context.h"
-#include "share/control.h"
+#include "share/gather.h"
+#include "share/group.h"
 #include "share/ledger.h"
 #include "share/liveness.h"
+#include "share/parcel.h"
 #include "share/peer.h"
 #include "share/rebuild.h"
 #include "share/reduce.h"
 #include "tensor/tensor.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <lend/message.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
-#define MESSAGE_MAGIC 0x47534d4cu /* "LMSG" */
 #define DYING_WAIT_NS 1000000u
 #define DYING_WAITS 1000 /* one second: a process with much memory dies slowly */
-enum { HAS_TABLE = 1, HAS_ALLOCATION = 2 };
-
-struct message_header {
-    uint32_t magic;
-    uint32_t handle_bytes;
-    uint32_t has; /* descriptors, in this order */
-    uint32_t reserved;
-};
-
-#define MESSAGE_BYTES_MAX (sizeof(struct message_header) + LEND_HANDLE_BYTES_MAX)
 
 /* --- send ------------------------------------------------------------------------------------------------------------ */
 
-/* The descriptors of what the handle names, borrowed: the caller keeps the storage alive. */
-static unsigned descriptors_of(const struct lend__storage *storage, int fds[2], uint32_t *ret_has) {
-    unsigned n = 0;
-    *ret_has = 0;
-    int table_fd = storage->kind == LEND__STORAGE_IMPORTED ? storage->peer->table_fd : lend__ledger.table_fd;
-    int allocation_fd = -1;
-    if (storage->kind == LEND__STORAGE_IMPORTED)
-        allocation_fd = storage->mapping ? storage->mapping->extent.fd : -1;
-    else if (storage->block)
-        allocation_fd = storage->block->allocation->extent.fd;
-    if (table_fd >= 0) {
-        fds[n++] = table_fd;
-        *ret_has |= HAS_TABLE;
-    }
-    if (allocation_fd >= 0) {
-        fds[n++] = allocation_fd;
-        *ret_has |= HAS_ALLOCATION;
-    }
-    return n;
-}
-
-/* Sends everything. On a stream a message may go in parts; once a part has gone the rest must follow. */
-static int send_all(int fd, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds, uint64_t deadline,
-                    size_t *ret_sent) {
-    union lend__control_space space;
-    *ret_sent = 0;
-    while (*ret_sent < n) {
-        struct iovec iov = {(void *)(uintptr_t)(bytes + *ret_sent), n - *ret_sent};
-        struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-        if (n_fds && !*ret_sent) lend__control_put_fds(&msg, &space, fds, n_fds);
-        long r = lend__sys.sendmsg(fd, &msg, MSG_DONTWAIT);
-        if (r == -EAGAIN) {
-            r = lend__poll_fd(fd, POLLOUT, deadline);
-            if (r < 0) return (int)r;
-            continue;
-        }
-        if (r < 0) return (int)r;
-        *ret_sent += (size_t)r;
-    }
-    return 0;
-}
-
-static int explain_send(int code, struct lend_error *error) {
-    if (code == -ETIMEDOUT)
-        return lend__fail(error, code, "lend_send",
-                          "the socket stayed full until the deadline; nothing was sent, and the tensor is not pinned");
-    if (code == -ECONNRESET) code = -EPIPE;
-    if (code == -EPIPE) return lend__fail(error, code, "lend_send", "the other end of the socket is closed");
-    if (code == -ETOOMANYREFS)
+static int explain_send(int code, const char *operation, struct lend_error *error) {
+    switch (code) {
+    case -ETIMEDOUT:
+        return lend__fail(error, code, operation,
+                          "the socket stayed full until the deadline; nothing was sent, and nothing is pinned");
+    case -ECONNRESET:
+    case -EPIPE: return lend__fail(error, -EPIPE, operation, "the other end of the socket is closed");
+    case -ETOOMANYREFS:
         return lend__fail(
-            error, code, "lend_send",
+            error, code, operation,
             "too many descriptors of this user are in flight in sockets; let a receiver read, or raise RLIMIT_NOFILE");
-    return lend__fail_sys(error, code, "lend_send", "sendmsg", "the message");
+    case -E2BIG:
+        return lend__fail(error, code, operation,
+                          "the tensors lie in more allocations than one message can carry descriptors of (%u); send "
+                          "several",
+                          LEND__PARCEL_FDS_MAX);
+    default: return lend__fail_sys(error, code, operation, "sendmsg", "the message");
+    }
+}
+
+/* The options with the pin that a message implies; a wrong size is for reducing to refuse. */
+static struct lend_reduce_opts pinned(const struct lend_reduce_opts *opts) {
+    struct lend_reduce_opts ret = {.size = sizeof ret};
+    if (opts && opts->size == sizeof ret) ret = *opts;
+    if (opts) ret.size = opts->size;
+    ret.flags |= LEND_REDUCE_PIN;
+    return ret;
+}
+
+/* A tensor of components, or a group. */
+static int send_many(int socket_fd, const struct lend__gather_request *request, int64_t deadline_ns,
+                     struct lend_error *error) {
+    struct lend__gather *gather = NULL;
+    int outcome = lend__gather_begin(request, &gather, error);
+    if (outcome < 0) return outcome;
+    struct lend__parcel parcel;
+    uint32_t n_allocations = 0, n_exporters = lend__gather_count(gather, &n_allocations);
+    parcel.n_fds = 0;
+    parcel.handle = lend__gather_bytes(gather, &parcel.handle_bytes);
+    bool fits = true;
+    for (uint32_t i = 0; i < n_exporters; i++)
+        fits &= lend__parcel_add(&parcel, LEND__PARCEL_TABLE, i, lend__gather_table_fd(gather, i));
+    for (uint32_t i = 0; i < n_allocations; i++)
+        fits &= lend__parcel_add(&parcel, LEND__PARCEL_ALLOCATION, i, lend__gather_allocation_fd(gather, i));
+    LEND_POINT("S4.before-send-tree");
+    int r = fits ? lend__parcel_send(socket_fd, &parcel, lend__context_deadline(deadline_ns)) : -E2BIG;
+    LEND_POINT("S4.tree-sent");
+    lend__gather_end(gather, r >= 0);
+    return r < 0 ? explain_send(r, request->operation, error) : outcome;
+}
+
+static int send_one(int socket_fd, struct lend_tensor *tensor, const struct lend_reduce_opts *opts,
+                    int64_t deadline_ns, struct lend_error *error) {
+    struct lend__reduced reduced;
+    int outcome = lend__reduce_wire(tensor, opts, &reduced, error);
+    if (outcome < 0) return outcome;
+    uint8_t handle[LEND_HANDLE_BYTES_MAX];
+    struct lend__parcel parcel;
+    parcel.n_fds = 0;
+    parcel.handle = handle;
+    const struct lend__storage *storage = reduced.storage;
+    const struct lend__extent *extent = lend__storage_extent(storage);
+    bool has_table = storage->kind != LEND__STORAGE_META;
+    int table_fd = storage->kind == LEND__STORAGE_IMPORTED ? storage->peer->table_fd : lend__ledger.table_fd;
+    lend__parcel_add(&parcel, LEND__PARCEL_TABLE, 0, has_table ? table_fd : -1);
+    lend__parcel_add(&parcel, LEND__PARCEL_ALLOCATION, 0, extent ? extent->fd : -1);
+    int r = lend__wire_encode(&reduced.wire, handle, sizeof handle, &parcel.handle_bytes);
+    LEND_POINT("S1.before-send");
+    if (r >= 0) r = lend__parcel_send(socket_fd, &parcel, lend__context_deadline(deadline_ns));
+    LEND_POINT("S1.sent");
+    lend__reduce_end(tensor, opts, &reduced, r >= 0);
+    return r < 0 ? explain_send(r, "lend_send", error) : outcome;
 }
 
 int lend_send(int socket_fd, struct lend_tensor *tensor, const struct lend_reduce_opts *opts, int64_t deadline_ns,
               struct lend_error *error) {
-    int r = lend__context_check("lend_send", error);
+    int r = lend__context_check(__func__, error);
     if (r < 0) return r;
-    struct lend_reduce_opts pinned = {.size = sizeof pinned};
-    if (opts && opts->size == sizeof pinned) pinned = *opts;
-    if (opts) pinned.size = opts->size; /* a wrong size is lend__reduce_wire's to refuse */
-    pinned.flags |= LEND_REDUCE_PIN;
-    struct lend__reduced reduced;
-    int outcome = lend__reduce_wire(tensor, &pinned, &reduced, error);
-    if (outcome < 0) return outcome;
-    union {
-        struct message_header header;
-        uint8_t bytes[MESSAGE_BYTES_MAX];
-    } message = {.header = {.magic = htole32(MESSAGE_MAGIC)}};
-    size_t n = 0, sent = 0;
-    int fds[2];
-    uint32_t has = 0;
-    unsigned n_fds = descriptors_of(reduced.storage, fds, &has);
-    r = lend__wire_encode(&reduced.wire, message.bytes + sizeof message.header, LEND_HANDLE_BYTES_MAX, &n);
-    message.header.handle_bytes = htole32((uint32_t)n);
-    message.header.has = htole32(has);
-    LEND_POINT("S1.before-send");
-    if (r >= 0)
-        r = send_all(socket_fd, message.bytes, sizeof message.header + n, fds, n_fds,
-                     lend__context_deadline(deadline_ns), &sent);
-    LEND_POINT("S1.sent");
-    lend__reduce_end(tensor, &pinned, &reduced, r >= 0);
-    return r < 0 ? explain_send(r, error) : outcome;
+    const struct lend_reduce_opts with_pin = pinned(opts);
+    if (!tensor || tensor->layout == LEND_LAYOUT_STRIDED)
+        return send_one(socket_fd, tensor, &with_pin, deadline_ns, error);
+    const struct lend__gather_request request = {
+        .operation = __func__, .tensors = &tensor, .n = 1, .opts = &with_pin};
+    return send_many(socket_fd, &request, deadline_ns, error);
+}
+
+int lend_group_send(int socket_fd, struct lend_group *group, const struct lend_reduce_opts *opts, int64_t deadline_ns,
+                    struct lend_error *error) {
+    int r = lend__context_check(__func__, error);
+    if (r < 0) return r;
+    if (!group) return lend__fail(error, -EINVAL, __func__, "the group is NULL");
+    const struct lend_reduce_opts with_pin = pinned(opts);
+    const struct lend__gather_request request = {.operation = __func__,
+                                                 .tensors = group->tensors,
+                                                 .names = group->names,
+                                                 .n = group->n,
+                                                 .is_group = true,
+                                                 .opts = &with_pin};
+    return send_many(socket_fd, &request, deadline_ns, error);
 }
 
 /* --- receive --------------------------------------------------------------------------------------------------------- */
 
-struct arrival {
-    uint8_t bytes[MESSAGE_BYTES_MAX];
-    size_t n;
-    struct lend__control_fds fds;
+/* What the handle of a message names, as far as it is needed to use the descriptors that came along. */
+struct named {
+    uint32_t n_exporters, n_allocations;
+    struct lend__wire_exporter *exporters;
+    struct lend__tree_allocation *allocations;
+    struct lend__peer **frozen; /* by exporter: kept until the rebuild is done */
 };
 
-/* Looks at what lies in front, without taking it. Returns its bytes so far, 0 at the end, or a negative errno. */
-static long peek(int fd, struct arrival *arrival) {
-    union lend__control_space space;
-    struct iovec iov = {arrival->bytes, sizeof arrival->bytes};
-    struct msghdr msg = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = space.bytes, .msg_controllen = sizeof space.bytes};
-    long r = lend__sys.recvmsg(fd, &msg, MSG_PEEK | MSG_DONTWAIT);
-    if (r < 0) return r;
-    lend__control_take_fds(&msg, &arrival->fds);
-    arrival->n = (size_t)r;
-    return r;
+static void forget_named(struct named *named) {
+    for (uint32_t i = 0; named->frozen && i < named->n_exporters; i++)
+        if (named->frozen[i]) lend__peer_release(named->frozen[i]);
+    free(named->frozen);
+    free(named->exporters);
+    free(named->allocations);
 }
 
-/* Takes n bytes off the socket; descriptors in them were received by the peek, so here they are dropped. */
-static int consume(int fd, size_t n) {
-    uint8_t sink[MESSAGE_BYTES_MAX] = {0};
-    while (n) {
-        struct iovec iov = {sink, n};
-        struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-        long r = lend__sys.recvmsg(fd, &msg, MSG_DONTWAIT);
-        if (r <= 0) return r < 0 ? (int)r : -EPIPE;
-        n -= (size_t)r < n ? (size_t)r : n;
+static int make_room(struct named *named) {
+    named->exporters = lend__zalloc((named->n_exporters + 1ull) * sizeof *named->exporters);
+    named->allocations = lend__zalloc((named->n_allocations + 1ull) * sizeof *named->allocations);
+    named->frozen = lend__zalloc((named->n_exporters + 1ull) * sizeof(void *));
+    return named->exporters && named->allocations && named->frozen ? 0 : -ENOMEM;
+}
+
+static int read_named(const struct lend__arrival *arrival, struct named *ret) {
+    struct lend__wire wire;
+    struct lend__tree tree;
+    *ret = (struct named){.n_exporters = 1, .n_allocations = 1};
+    if (!lend__wire_is_tree(arrival->handle, arrival->handle_bytes)) {
+        int r = lend__wire_decode(arrival->handle, arrival->handle_bytes, &wire, "lend_recv", NULL);
+        if (r >= 0) r = make_room(ret);
+        if (r < 0) return r;
+        ret->exporters[0] = wire.exporter;
+        ret->allocations[0] = (struct lend__tree_allocation){
+            .index = wire.storage.allocation, .gen = wire.storage.allocation_gen, .device_type = kDLCPU};
+        return 0;
     }
+    int r = lend__tree_open(arrival->handle, arrival->handle_bytes, &tree, "lend_recv", NULL);
+    if (r < 0) return r;
+    ret->n_exporters = tree.n_exporters;
+    ret->n_allocations = tree.n_allocations;
+    r = make_room(ret);
+    if (r < 0) return r;
+    lend__tree_exporters(&tree, ret->exporters);
+    for (uint32_t i = 0; i < tree.n_allocations; i++) lend__tree_allocation(&tree, i, &ret->allocations[i]);
     return 0;
 }
 
-static int check_header(const struct arrival *arrival, bool is_stream, size_t *ret_total, struct message_header *ret) {
-    if (arrival->n < sizeof *ret) return is_stream ? -EAGAIN : -EBADMSG;
-    memcpy(ret, arrival->bytes, sizeof *ret);
-    uint32_t handle_bytes = le32toh(ret->handle_bytes);
-    if (le32toh(ret->magic) != MESSAGE_MAGIC || handle_bytes > LEND_HANDLE_BYTES_MAX || ret->reserved ||
-        le32toh(ret->has) > (HAS_TABLE | HAS_ALLOCATION))
-        return -EBADMSG;
-    *ret_total = sizeof *ret + handle_bytes;
-    if (arrival->n >= *ret_total) return 0;
-    return is_stream ? -EAGAIN : -EBADMSG;
-}
-
-/* Waits until one whole message lies in front; it is not yet taken off the socket. Descriptors are in arrival->fds,
- * owned by the caller; on error none is left open. */
-static int receive(int fd, uint64_t deadline, struct arrival *arrival, struct message_header *ret_header,
-                   struct lend_error *error) {
-    int type = 0;
-    socklen_t bytes = sizeof type;
-    long r = lend__sys.getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &bytes);
-    if (r < 0) return lend__fail_sys(error, (int)r, "lend_recv", "getsockopt", "the socket");
-    bool is_stream = type == SOCK_STREAM;
-    for (size_t seen = 0, total = 0;;) {
-        arrival->fds = (struct lend__control_fds){.n = 0};
-        r = peek(fd, arrival);
-        if (r == 0) {
-            lend__control_drop_fds(&arrival->fds); /* an empty packet can carry some */
-            return lend__fail(error, -EPIPE, "lend_recv",
-                              "the other end of the socket is closed, and nothing is left to read");
-        }
-        if (r < 0 && r != -EAGAIN) return lend__fail_sys(error, (int)r, "lend_recv", "recvmsg", "the message");
-        if (r > 0) {
-            int code = check_header(arrival, is_stream, &total, ret_header);
-            if (code == 0 && arrival->fds.is_truncated) {
-                lend__control_drop_fds(&arrival->fds);
-                return lend__fail_sys(error, -EMFILE, "lend_recv", "recvmsg", "the message (it is kept: call again)");
-            }
-            if (code == 0) return 0;
-            lend__control_drop_fds(&arrival->fds);
-            if (code == -EBADMSG) {
-                consume(fd, arrival->n);
-                return lend__fail(
-                    error, code, "lend_recv",
-                    "what lay on the socket (%zu bytes) is not a message of lend_send; it has been taken off",
-                    arrival->n);
-            }
-        }
-        /* Nothing, or a part: poll would say "readable" at once for a part, so wait a little for more of it. */
-        if (r > 0 && arrival->n == seen) lend__sleep_ns(1000000);
-        seen = r > 0 ? arrival->n : 0;
-        r = lend__poll_fd(fd, POLLIN, deadline);
-        if (r == -ETIMEDOUT || lend__deadline_passed(deadline))
-            return lend__fail(error, -ETIMEDOUT, "lend_recv", "no (whole) message came within the deadline");
-        if (r < 0) return lend__fail_sys(error, (int)r, "lend_recv", "poll", "the socket");
-    }
-}
-
-/* The exporter is gone. When its table came along and its lock says so too, the frozen word decides what the handle is
- * worth; without the table there is no telling (-EOWNERDEAD). */
-static int rebuild_frozen(const struct lend__wire *wire, struct arrival *arrival, uint32_t has,
-                          const struct lend_rebuild_opts *opts, struct lend_tensor **ret_tensor,
-                          struct lend_error *error) {
-    if (!(has & HAS_TABLE)) return -EOWNERDEAD;
-    /* Its socket was gone; the lock follows within a moment, unless something else still runs on its memory. */
-    for (int n = 0; !lend__life_is_over_shared(arrival->fds.fd[0]); n++) {
-        if (n == DYING_WAITS) return -EOWNERDEAD;
-        lend__sleep_ns(DYING_WAIT_NS);
-    }
+/* An exporter whose table came along, and whose table's lock says that it is gone: everything of it that came is put in
+ * place. The frozen words then decide what the handle is worth. */
+static int freeze(struct lend__arrival *arrival, struct named *named, uint32_t exporter, int *table_fd,
+                  struct lend_error *error) {
     lend__import_lock();
-    struct lend__peer *peer = lend__peer_obtain(wire);
+    struct lend__peer *peer = lend__peer_obtain(&named->exporters[exporter]);
     lend__import_unlock();
     if (!peer) return lend__fail(error, -ENOMEM, "lend_recv", "no memory for the record of an exporter");
-    int none = -1;
-    int r = lend__contact_frozen(peer, wire, &arrival->fds.fd[0], has & HAS_ALLOCATION ? &arrival->fds.fd[1] : &none,
-                                 error);
-    if (r >= 0) r = lend__rebuild_wire(wire, opts, ret_tensor, error);
-    lend__peer_release(peer);
+    named->frozen[exporter] = peer;
+    int none = -1, r = 0;
+    const struct lend__wire_storage no_storage = {.allocation = LEND__CONTROL_NONE};
+    r = lend__contact_frozen(peer, &no_storage, table_fd, &none, error);
+    for (uint32_t i = 0; r >= 0 && i < named->n_allocations; i++) {
+        const struct lend__tree_allocation *row = &named->allocations[i];
+        int *fd = lend__arrival_fd(arrival, LEND__PARCEL_ALLOCATION, i);
+        if (row->exporter != exporter || row->index == LEND__CONTROL_NONE || !fd) continue;
+        const struct lend__wire_storage storage = {.allocation = row->index, .allocation_gen = row->gen};
+        r = lend__contact_frozen(peer, &storage, table_fd, fd, error);
+    }
+    lend__fd_close(table_fd); /* once is enough */
+    return r;
+}
+
+/* Freezes what can be. Returns how many, or a negative errno. */
+static int freeze_dead(struct lend__arrival *arrival, struct named *named, struct lend_error *error) {
+    int n = 0;
+    for (uint32_t i = 0; i < named->n_exporters; i++) {
+        int *fd = lend__arrival_fd(arrival, LEND__PARCEL_TABLE, i);
+        if (!fd || *fd < 0 || !lend__life_is_over_shared(*fd)) continue;
+        int r = freeze(arrival, named, i, fd, error);
+        if (r < 0) return r;
+        n++;
+    }
+    return n;
+}
+
+static bool has_open_table(const struct lend__arrival *arrival) {
+    for (uint32_t i = 0; i < arrival->n_fds; i++)
+        if (arrival->items[i].kind == LEND__PARCEL_TABLE && arrival->fds[i] >= 0) return true;
+    return false;
+}
+
+/* What is rebuilt: one of the two is asked for. */
+struct wanted {
+    const char *operation;
+    const struct lend_rebuild_opts *opts;
+    struct lend_tensor **ret_tensor;
+    struct lend_group **ret_group;
+};
+
+static int rebuild(const struct lend__arrival *arrival, const struct wanted *wanted, struct lend_error *error) {
+    if (wanted->ret_tensor)
+        return lend__rebuild_any(arrival->handle, arrival->handle_bytes, wanted->opts, wanted->ret_tensor, error);
+    return lend_group_rebuild(arrival->handle, arrival->handle_bytes, NULL, 0, wanted->opts, wanted->ret_group, error);
+}
+
+/* An exporter is gone. When its table came along and its lock says so too, its frozen words decide what the handle is
+ * worth; without the table there is no telling (-EOWNERDEAD). */
+static int rebuild_frozen(struct lend__arrival *arrival, const struct wanted *wanted, struct lend_error *error) {
+    struct named named;
+    int r = read_named(arrival, &named);
+    /* Its socket was gone; the lock follows within a moment, unless something else still runs on its memory. */
+    for (int n = 0; r >= 0 && n < DYING_WAITS; n++) {
+        int frozen = freeze_dead(arrival, &named, error);
+        r = frozen > 0 ? rebuild(arrival, wanted, error) : frozen < 0 ? frozen : -EOWNERDEAD;
+        if (r != -EOWNERDEAD || !has_open_table(arrival)) break;
+        r = 0;
+        lend__sleep_ns(DYING_WAIT_NS);
+        if (n == DYING_WAITS - 1) r = -EOWNERDEAD;
+    }
+    forget_named(&named);
     return r;
 }
 
@@ -244,25 +256,29 @@ static bool is_worth_another_try(int code) {
            code == -EACCES || code == -EINVAL;
 }
 
-int lend_recv(int socket_fd, const struct lend_rebuild_opts *opts, int64_t deadline_ns, struct lend_tensor **ret_tensor,
-              struct lend_error *error) {
-    int r = lend__context_check("lend_recv", error);
+static int receive(int socket_fd, const struct wanted *wanted, int64_t deadline_ns, struct lend_error *error) {
+    int r = lend__context_check(wanted->operation, error);
     if (r < 0) return r;
-    struct arrival arrival;
-    struct message_header header;
-    r = receive(socket_fd, lend__context_deadline(deadline_ns), &arrival, &header, error);
+    struct lend__arrival arrival;
+    r = lend__arrival_wait(socket_fd, lend__context_deadline(deadline_ns), &arrival, wanted->operation, error);
     if (r < 0) return r;
     LEND_POINT("S2.received");
-    uint32_t has = le32toh(header.has);
-    struct lend__wire wire;
-    r = arrival.fds.n == (unsigned)!!(has & HAS_TABLE) + (unsigned)!!(has & HAS_ALLOCATION)
-            ? lend__wire_decode(arrival.bytes + sizeof header, le32toh(header.handle_bytes), &wire, "lend_recv", error)
-            : lend__fail(error, -EBADMSG, "lend_recv", "the message came with %u descriptors and announces others",
-                         arrival.fds.n);
-    if (r >= 0) r = lend__rebuild_wire(&wire, opts, ret_tensor, error);
-    if (r == -EOWNERDEAD) r = rebuild_frozen(&wire, &arrival, has, opts, ret_tensor, error);
-    lend__control_drop_fds(&arrival.fds);
+    r = rebuild(&arrival, wanted, error);
+    if (r == -EOWNERDEAD) r = rebuild_frozen(&arrival, wanted, error);
+    lend__arrival_drop(&arrival);
     LEND_POINT("S3.rebuilt");
-    if (!is_worth_another_try(r)) consume(socket_fd, sizeof header + le32toh(header.handle_bytes));
+    if (!is_worth_another_try(r)) lend__arrival_consume(socket_fd, &arrival);
     return r;
+}
+
+int lend_recv(int socket_fd, const struct lend_rebuild_opts *opts, int64_t deadline_ns, struct lend_tensor **ret_tensor,
+              struct lend_error *error) {
+    const struct wanted wanted = {.operation = __func__, .opts = opts, .ret_tensor = ret_tensor};
+    return receive(socket_fd, &wanted, deadline_ns, error);
+}
+
+int lend_group_recv(int socket_fd, const struct lend_rebuild_opts *opts, int64_t deadline_ns,
+                    struct lend_group **ret_group, struct lend_error *error) {
+    const struct wanted wanted = {.operation = __func__, .opts = opts, .ret_group = ret_group};
+    return receive(socket_fd, &wanted, deadline_ns, error);
 }

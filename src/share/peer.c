@@ -55,15 +55,15 @@ struct lend__peer *lend__peer_find(const uint8_t id[LEND__ID_BYTES]) {
     return peer;
 }
 
-static int set_address(struct lend__peer *peer, const struct lend__wire *wire) {
-    if (!wire->socket_path) {
-        int length = lend__identity_address(wire->exporter.uid, wire->exporter.id, NULL, &peer->address);
+static int set_address(struct lend__peer *peer, const struct lend__wire_exporter *exporter) {
+    if (!exporter->socket_path) {
+        int length = lend__identity_address(exporter->identity.uid, exporter->identity.id, NULL, &peer->address);
         peer->address_bytes = (socklen_t)length;
         return 0;
     }
     peer->address.sun_family = AF_UNIX;
-    memcpy(peer->address.sun_path, wire->socket_path, wire->socket_path_bytes);
-    peer->address_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + wire->socket_path_bytes + 1);
+    memcpy(peer->address.sun_path, exporter->socket_path, exporter->socket_path_bytes);
+    peer->address_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + exporter->socket_path_bytes + 1);
     return 0;
 }
 
@@ -73,15 +73,15 @@ void lend__peer_insert(struct lend__peer *peer) {
     *bucket = peer;
 }
 
-struct lend__peer *lend__peer_obtain(const struct lend__wire *wire) {
-    struct lend__peer *peer = lend__peer_find(wire->exporter.id);
+struct lend__peer *lend__peer_obtain(const struct lend__wire_exporter *exporter) {
+    struct lend__peer *peer = lend__peer_find(exporter->identity.id);
     if (!peer) {
         pthread_once(&once, init_condition);
         peer = lend__zalloc(sizeof *peer);
         if (!peer) return NULL;
-        memcpy(peer->id, wire->exporter.id, LEND__ID_BYTES);
+        memcpy(peer->id, exporter->identity.id, LEND__ID_BYTES);
         peer->table_fd = peer->connection_fd = peer->pidfd = -1;
-        set_address(peer, wire);
+        set_address(peer, exporter);
         lend__peer_insert(peer);
     }
     peer->n_users++;

@@ -67,7 +67,7 @@ void lend__import_unlock(void);
 struct lend__peer *lend__peer_find(const uint8_t id[LEND__ID_BYTES]);
 
 /* The same, made if need be, with a user counted. NULL: no memory. Locked. */
-struct lend__peer *lend__peer_obtain(const struct lend__wire *wire);
+struct lend__peer *lend__peer_obtain(const struct lend__wire_exporter *exporter);
 
 /* Puts a peer that was made elsewhere (fork.c) into the table. Locked. */
 void lend__peer_insert(struct lend__peer *peer);
@@ -110,10 +110,11 @@ struct lend__mapping *lend__peer_sweep_retired(struct lend__peer *peer);
 
 /* --- contact.c ---------------------------------------------------------------------------------------------------- */
 
-/* Makes sure that this peer can be taken from: table, page and the allocation of the handle. One deadline, all or
- * nothing. Unlocked, with a user counted.
+/* Makes sure that this peer can be taken from: table, page and the storage's allocation. One deadline, all or nothing.
+ * Unlocked, with a user counted.
  * Return: 0; -EOWNERDEAD; -ESTALE; -ETIMEDOUT; -EPERM; -EPROTONOSUPPORT; -EMFILE; -EREMOTE; -EBADMSG; -ENOMEM... */
-int lend__contact(struct lend__peer *peer, const struct lend__wire *wire, uint64_t deadline, struct lend_error *error);
+int lend__contact(struct lend__peer *peer, const struct lend__wire_exporter *exporter,
+                  const struct lend__wire_storage *storage, uint64_t deadline, struct lend_error *error);
 
 /* Asks the exporter to drain our page; does not wait, and may be lost. Locked or not. */
 void lend__peer_kick(struct lend__peer *peer);
@@ -123,12 +124,12 @@ void lend__peer_get_spare(struct lend__peer *peer, uint64_t deadline);
 
 /* Uses a table and an allocation that came with a message, when the exporter itself is dead. The descriptors are
  * consumed on success. allocation_fd may be -1 for a storage of no bytes. Unlocked, with a user counted. */
-int lend__contact_frozen(struct lend__peer *peer, const struct lend__wire *wire, int *table_fd, int *allocation_fd,
-                         struct lend_error *error);
+int lend__contact_frozen(struct lend__peer *peer, const struct lend__wire_storage *storage, int *table_fd,
+                         int *allocation_fd, struct lend_error *error);
 
-/* Pin and cancel at the exporter. Unlocked, with a user counted. */
-int lend__contact_pin(struct lend__peer *peer, uint32_t slot, uint64_t gen, uint64_t ns_max, uint64_t deadline,
-                      uint64_t *ret_token, struct lend_error *error);
+/* Pins n storages at the exporter with one token, or none. Cancels a token. Unlocked, with a user counted. */
+int lend__contact_pin(struct lend__peer *peer, const struct lend__control_slot *slots, uint32_t n, uint64_t ns_max,
+                      uint64_t deadline, uint64_t *ret_token, struct lend_error *error);
 int lend__contact_cancel(struct lend__peer *peer, uint64_t token, uint64_t deadline, struct lend_error *error);
 
 /* A connection to an exporter's socket, and one whole exchange on it (inspect.c uses them without a peer). `peer`:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Pins: tokens that keep a storage alive for one delivery each. All of them stand in the exporter's ledger, also those
+/* Pins: tokens that keep storages alive for one delivery each. All of them stand in the exporter's ledger, also those
  * that importers ask for (docs/decisions/0004), so a forwarder's death loses none. Everything here runs under the
  * ledger lock.
  *
@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <lend/watch.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define LEDGER (&lend__ledger)
 
@@ -81,25 +82,26 @@ static int refuse_over_budget(uint64_t bytes, struct lend_error *error) {
                             "live pins hold %llu of %llu bytes, so %llu more do not fit; the oldest (pid %u, slot %u, "
                             "%llu ms old) waits for its delivery: rebuild or cancel it, or raise pin_bytes_max",
                             (unsigned long long)LEDGER->pin_bytes, (unsigned long long)lend__context.pin_bytes_max,
-                            (unsigned long long)bytes, oldest->sender_pid, oldest->slot,
+                            (unsigned long long)bytes, oldest->sender_pid, oldest->slots[0],
                             (unsigned long long)((lend__boottime_ns() - oldest->made_ns) / 1000000));
 }
 
-int lend__pin_new(uint32_t slot, uint32_t sender_page, uint32_t sender_pid, uint64_t ns_max, uint64_t *ret_token,
-                  struct lend_error *error) {
-    uint64_t bytes = LEDGER->slots[slot].storage->bytes, budget = lend__context.pin_bytes_max;
-    if (budget && (bytes > budget || LEDGER->pin_bytes > budget - bytes)) return refuse_over_budget(bytes, error);
+static struct lend__pin *find_pin(uint64_t token) {
+    struct lend__pin *pin = LEDGER->pin_hash_room ? *bucket(token) : NULL;
+    while (pin && pin->token != token) pin = pin->hash_next;
+    return pin;
+}
+
+static struct lend__pin *new_pin(const struct lend__pin_request *request) {
     struct lend__pin *pin = make_room() < 0 ? NULL : lend__zalloc(sizeof *pin);
-    if (!pin) return lend__fail(error, -ENOMEM, "lend_reduce", "no memory for the record of a pin");
-    uint64_t now = lend__boottime_ns();
+    if (!pin) return NULL;
+    uint64_t now = lend__boottime_ns(), ns_max = request->ns_max;
     *pin = (struct lend__pin){
         .token = next_token(),
-        .bytes = bytes,
         .made_ns = now,
         .expires_ns = ns_max && ns_max < UINT64_MAX - now ? now + ns_max : UINT64_MAX,
-        .slot = slot,
-        .sender_page = sender_page,
-        .sender_pid = sender_pid,
+        .sender_page = request->sender_page,
+        .sender_pid = request->sender_pid,
         .older = LEDGER->newest_pin,
     };
     struct lend__pin **b = bucket(pin->token);
@@ -109,28 +111,52 @@ int lend__pin_new(uint32_t slot, uint32_t sender_page, uint32_t sender_pid, uint
     LEDGER->newest_pin = pin;
     LEDGER->n_pins++;
     if (pin->expires_ns != UINT64_MAX) LEDGER->n_pins_expiring++;
+    return pin;
+}
+
+static void free_pin(struct lend__pin *pin) {
+    unlink_pin(pin);
+    free(pin->slots);
+    free(pin);
+}
+
+int lend__pin_add(const struct lend__pin_request *request, const uint32_t *slots, uint32_t n, uint64_t *token,
+                  struct lend_error *error) {
+    uint64_t bytes = 0, budget = lend__context.pin_bytes_max;
+    for (uint32_t i = 0; i < n; i++) bytes += LEDGER->slots[slots[i]].storage->bytes;
+    if (budget && (bytes > budget || LEDGER->pin_bytes > budget - bytes)) return refuse_over_budget(bytes, error);
+    struct lend__pin *pin = *token ? find_pin(*token) : new_pin(request);
+    if (*token && (!pin || pin->sender_page != request->sender_page))
+        return lend__fail(error, -ESTALE, "lend_reduce", "the pin ended before all of its storages were named");
+    void *grown = NULL;
+    if (!pin || lend__sys.realloc(pin->slots, ((size_t)pin->n_slots + n) * sizeof *slots, &grown) < 0) {
+        if (pin && !*token) free_pin(pin);
+        return lend__fail(error, -ENOMEM, "lend_reduce", "no memory for the record of a pin");
+    }
+    pin->slots = grown;
+    memcpy(pin->slots + pin->n_slots, slots, n * sizeof *slots);
+    pin->n_slots += n;
+    pin->bytes += bytes;
     LEDGER->pin_bytes += bytes;
-    LEDGER->slots[slot].n_pins++;
+    for (uint32_t i = 0; i < n; i++) LEDGER->slots[slots[i]].n_pins++;
     LEND_POINT("P1.pin-made");
-    *ret_token = pin->token;
+    *token = pin->token;
     return 0;
 }
 
 static void end_pin(struct lend__pin *pin) {
-    uint32_t slot = pin->slot;
+    uint32_t n = pin->n_slots, *slots = pin->slots;
     unlink_pin(pin);
     free(pin);
     LEND_POINT("P5.pin-ended");
-    if (--LEDGER->slots[slot].n_pins == 0) lend__ledger_try_reuse(slot);
+    for (uint32_t i = 0; i < n; i++)
+        if (--LEDGER->slots[slots[i]].n_pins == 0) lend__ledger_try_reuse(slots[i]);
+    free(slots);
 }
 
 void lend__pin_consume(uint64_t token) {
-    if (!token || !LEDGER->n_pins) return;
-    for (struct lend__pin *pin = *bucket(token); pin; pin = pin->hash_next)
-        if (pin->token == token) {
-            end_pin(pin);
-            return;
-        }
+    struct lend__pin *pin = token && LEDGER->n_pins ? find_pin(token) : NULL;
+    if (pin) end_pin(pin);
 }
 
 void lend__pins_orphan(uint32_t sender_page) {
@@ -160,6 +186,7 @@ void lend__pins_expire(void) {
 void lend__pins_drop_all(void) {
     for (struct lend__pin *pin = LEDGER->oldest_pin, *newer; pin; pin = newer) {
         newer = pin->newer;
+        free(pin->slots);
         free(pin);
     }
     free(LEDGER->pin_hash);

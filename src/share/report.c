@@ -97,7 +97,8 @@ static uint64_t put_pins(struct writer *writer, uint64_t from) {
         struct lend_report_pin record = {.token = pin->token,
                                          .bytes = pin->bytes,
                                          .age_ns = now - pin->made_ns,
-                                         .slot = pin->slot,
+                                         .slot = pin->slots[0],
+                                         .n_storages = pin->n_slots,
                                          .sender_pid = pin->sender_page == LEND__PAGE_NONE ? 0 : pin->sender_pid};
         if (!put(writer, &record, sizeof record)) return at;
     }

@@ -187,18 +187,37 @@ static bool handle_spare(struct lend__connection *connection, const struct lend_
     return sent;
 }
 
-/* A forwarder's pin: the storage must be held by its page, or be open anyway; it stands in our ledger at once. */
-static bool handle_pin(struct lend__connection *connection, const struct lend__control_request *request) {
+/* The slots that a forwarder wants pinned: all of them must be lent storages. 0, -EBADMSG or -ESTALE. Locked. */
+static int wanted_slots(const struct lend__control_request *request, const uint8_t *behind, uint32_t *ret_slots,
+                        uint32_t *ret_n) {
+    struct lend__control_slot wanted;
+    uint32_t n = (request->bytes - (uint32_t)sizeof *request) / (uint32_t)sizeof wanted;
+    if (!n || n > LEND__CONTROL_SLOTS_MAX || request->bytes != sizeof *request + n * sizeof wanted) return -EBADMSG;
+    for (uint32_t i = 0; i < n; i++) {
+        memcpy(&wanted, behind + i * sizeof wanted, sizeof wanted);
+        if (wanted.slot >= LEDGER->n_slots || !LEDGER->slots[wanted.slot].storage ||
+            LEDGER->slots[wanted.slot].gen != wanted.gen)
+            return -ESTALE;
+        ret_slots[i] = wanted.slot;
+    }
+    *ret_n = n;
+    return 0;
+}
+
+/* A forwarder's pin: the storages must be held by its page, or be open anyway; it stands in our ledger at once. */
+static bool handle_pin(struct lend__connection *connection, const struct lend__control_request *request,
+                       const uint8_t *behind) {
+    static uint32_t slots[LEND__CONTROL_SLOTS_MAX]; /* the service thread is alone here */
     struct lend__control_reply reply = reply_to(request, 0);
+    uint32_t n = 0;
     lend__ledger_lock();
     struct lend__page *page = connection->page;
-    struct lend__slot *slot = request->slot < LEDGER->n_slots ? &LEDGER->slots[request->slot] : NULL;
-    if (!page)
-        reply.code = -EBADMSG;
-    else if (!slot || !slot->storage || slot->gen != request->slot_gen)
-        reply.code = -ESTALE;
-    else
-        reply.code = lend__pin_new(request->slot, page->index, page->pid, request->pin_ns_max, &reply.token, NULL);
+    reply.code = page ? wanted_slots(request, behind, slots, &n) : -EBADMSG;
+    if (!reply.code) {
+        reply.token = request->token;
+        const struct lend__pin_request pin = {page->index, page->pid, request->pin_ns_max};
+        reply.code = lend__pin_add(&pin, slots, n, &reply.token, NULL);
+    }
     if (reply.code == -ENOSPC && LEDGER->oldest_pin) {
         reply.limit = lend__context.pin_bytes_max - LEDGER->pin_bytes;
         reply.oldest_pin_pid = LEDGER->oldest_pin->sender_pid;
@@ -207,7 +226,7 @@ static bool handle_pin(struct lend__connection *connection, const struct lend__c
     LEND_POINT("P6.pinned-for-peer");
     lend__ledger_unlock();
     bool sent = send_plain(connection, &reply);
-    if (!sent && reply.token) { /* nobody knows it */
+    if (!sent && !reply.code) { /* nobody knows it */
         lend__ledger_lock();
         lend__pin_consume(reply.token);
         lend__ledger_unlock();
@@ -245,9 +264,10 @@ static bool handle_report(struct lend__connection *connection, const struct lend
 
 bool lend__request_handle(struct lend__connection *connection, const void *message, size_t bytes) {
     struct lend__control_request request;
-    if (bytes != sizeof request) return false;
+    if (bytes < sizeof request) return false;
     memcpy(&request, message, sizeof request);
-    if (request.magic != LEND__CONTROL_MAGIC || request.bytes != sizeof request) return false;
+    if (request.magic != LEND__CONTROL_MAGIC || request.bytes != bytes) return false;
+    if (request.type != LEND__CONTROL_PIN && bytes != sizeof request) return false;
     if (request.major != LEND_WIRE_MAJOR) {
         lend__request_refuse(connection->fd, -EPROTONOSUPPORT);
         return false;
@@ -256,7 +276,8 @@ bool lend__request_handle(struct lend__connection *connection, const void *messa
     case LEND__CONTROL_HELLO: return handle_hello(connection, &request);
     case LEND__CONTROL_ALLOCATION: return handle_allocation(connection, &request);
     case LEND__CONTROL_SPARE: return handle_spare(connection, &request);
-    case LEND__CONTROL_PIN: return handle_pin(connection, &request);
+    case LEND__CONTROL_PIN:
+        return handle_pin(connection, &request, (const uint8_t *)message + sizeof request);
     case LEND__CONTROL_CANCEL: return handle_cancel(connection, &request);
     case LEND__CONTROL_KICK: return handle_kick(connection);
     case LEND__CONTROL_REPORT: return handle_report(connection, &request);

@@ -115,12 +115,15 @@ static void refuse_for_descriptors(void) {
 
 /* One message; a peer that has more is met again by the level-triggered epoll, after the others. */
 static void serve(struct lend__connection *connection) {
-    uint8_t message[sizeof(struct lend__control_request)];
+    static union { /* the service thread is alone here */
+        struct lend__control_request request;
+        uint8_t bytes[LEND__CONTROL_REQUEST_BYTES_MAX];
+    } message;
     struct lend__control_fds fds;
-    int n = lend__control_recv(connection->fd, message, sizeof message, &fds);
+    int n = lend__control_recv(connection->fd, message.bytes, sizeof message, &fds);
     if (n == -EAGAIN) return;
     lend__control_drop_fds(&fds); /* no request carries any */
-    if (n <= 0 || !lend__request_handle(connection, message, (size_t)n)) close_connection(connection);
+    if (n <= 0 || !lend__request_handle(connection, message.bytes, (size_t)n)) close_connection(connection);
 }
 
 static void accept_all(void) {

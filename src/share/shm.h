@@ -48,8 +48,12 @@ struct lend_shm_slot {
 struct lend_shm_allocation {
     uint64_t state; /* atomic; the rest changes only while it says retired */
     uint64_t bytes;
-    uint64_t fd_offset;    /* where the range begins in the descriptor (adopted memory) */
-    uint64_t is_read_only; /* peers can only read: the kernel sees to it */
+    uint64_t fd_offset; /* where the range begins in the descriptor (adopted memory) */
+    uint64_t flags;     /* enum lend_shm_allocation_flags */
+};
+enum lend_shm_allocation_flags {
+    LEND_SHM_ALLOCATION_READ_ONLY = 1, /* peers can only read: the kernel sees to it */
+    LEND_SHM_ALLOCATION_FILE = 2       /* the pages of a file, which nothing keeps from being cut; always read-only */
 };
 
 #define LEND_SHM_TABLE_MAGIC 0x304241544e454cull /* "LENTAB0" */

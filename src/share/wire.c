@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The handle's bytes, little-endian:
+/* The handle of one strided tensor, little-endian:
  *
- *   0 magic "LEND" | 4 major | 6 minor | 8 total bytes | 12 CRC-32C of all bytes but these four
+ *   0 magic "LEND" | 4 major | 6 minor | 7 form | 8 total bytes | 12 CRC-32C of all bytes but these four
  *   16 boot id | 32 exporter id | 48 start | 56 uid | 60 pid
  *   64 device type | 68 allocation | 72 its generation | 76 slot | 80 slot generation | 88 allocation bytes
  *   96 storage offset | 104 storage bytes | 112 pin token | 120 tensor offset in bits
@@ -14,222 +14,279 @@
 
 #include "base/crc32c.h"
 #include "base/error.h"
+#include "share/bytes.h"
+#include "tensor/tensor.h"
 
-#include <endian.h>
 #include <errno.h>
+#include <lend/group.h>
 #include <string.h>
 
 #define MAGIC 0x444e454cu /* "LEND" */
 
-enum flag { READ_ONLY = 1, PADDED = 2, CONTIGUOUS = 4, WIDE = 8, FLAGS_KNOWN = 15 };
-enum section { SECTION_SOCKET_PATH = 1 };
-#define SECTION_CRITICAL 1u
-#define SOCKET_PATH_MAX 107u /* sun_path without its NUL */
+enum flag { READ_ONLY = 1, PADDED = 2, CONTIGUOUS = 4, WIDE = 8, ATTRS_SHIFT = 4 };
+_Static_assert(LEND__ATTRS_CARRIED == 0x7f && LEND__WIRE_FLAGS_KNOWN == (0x7f << ATTRS_SHIFT | 15), "flags");
 
-static inline uint16_t get16(const uint8_t *p) {
-    uint16_t v;
-    memcpy(&v, p, 2);
-    return le16toh(v);
-}
-static inline uint32_t get32(const uint8_t *p) {
-    uint32_t v;
-    memcpy(&v, p, 4);
-    return le32toh(v);
-}
-static inline uint64_t get64(const uint8_t *p) {
-    uint64_t v;
-    memcpy(&v, p, 8);
-    return le64toh(v);
-}
-static inline void put16(uint8_t *p, uint16_t v) {
-    v = htole16(v);
-    memcpy(p, &v, 2);
-}
-static inline void put32(uint8_t *p, uint32_t v) {
-    v = htole32(v);
-    memcpy(p, &v, 4);
-}
-static inline void put64(uint8_t *p, uint64_t v) {
-    v = htole64(v);
-    memcpy(p, &v, 8);
-}
+enum section { SECTION_SOCKET_PATH = 1, SECTION_USER = 2 };
+#define SECTION_CRITICAL 1u
 
 static uint32_t checksum(const uint8_t *p, size_t n) {
     return lend__crc32c(lend__crc32c(0, p, 12), p + 16, n - 16);
 }
 
-static uint32_t padded8(uint32_t n) {
-    return (n + 7u) & ~7u;
+int lend__wire_bad(struct lend_error *error, const char *operation, const char *what) {
+    return lend__fail(error, -EBADMSG, operation, "these bytes are not a handle of lend: %s", what);
+}
+
+/* --- what both forms have in common ---------------------------------------------------------------------------------- */
+
+bool lend__wire_is_tree(const void *bytes, size_t n) {
+    return n > 7 && ((const uint8_t *)bytes)[7] == LEND__WIRE_TREE;
+}
+
+static int refuse_form(uint8_t found, enum lend__wire_form form, const char *operation, struct lend_error *error) {
+    if (found > LEND__WIRE_TREE)
+        return lend__fail(error, -EPROTONOSUPPORT, operation,
+                          "the handle has form %u, which this library (wire %d.%d) does not know; update lend", found,
+                          LEND_WIRE_MAJOR, LEND_WIRE_MINOR);
+    return lend__fail(error, -EINVAL, operation, "the handle is of %s",
+                      form == LEND__WIRE_TREE ? "one strided tensor" : "more than one strided tensor");
+}
+
+int lend__wire_open(const uint8_t *p, size_t n, enum lend__wire_form form, const char *operation,
+                    struct lend_error *error) {
+    size_t least = form == LEND__WIRE_TREE ? 48 : LEND__WIRE_FIXED_BYTES;
+    size_t most = form == LEND__WIRE_TREE ? LEND_GROUP_BYTES_MAX : LEND_HANDLE_BYTES_MAX;
+    if (n < 16) return lend__wire_bad(error, operation, "too short");
+    if (lend__get32(p) != MAGIC) return lend__wire_bad(error, operation, "they do not begin with \"LEND\"");
+    if (lend__get16(p + 4) != LEND_WIRE_MAJOR)
+        return lend__fail(error, -EPROTONOSUPPORT, operation,
+                          "the handle has wire version %u.%u and this library speaks %d.%d; use one version of lend",
+                          lend__get16(p + 4), p[6], LEND_WIRE_MAJOR, LEND_WIRE_MINOR);
+    if (lend__get32(p + 8) != n) return lend__wire_bad(error, operation, "the length is not what it says");
+    if (n > LEND_GROUP_BYTES_MAX) return lend__wire_bad(error, operation, "too long");
+    if (lend__get32(p + 12) != checksum(p, n))
+        return lend__wire_bad(error, operation, "the checksum is wrong (damaged on its way?)");
+    if (p[7] != form) return refuse_form(p[7], form, operation, error);
+    if (n < least || n > most) return lend__wire_bad(error, operation, n < least ? "too short" : "too long");
+    return 0;
+}
+
+void lend__wire_close(uint8_t *p, uint32_t total, enum lend__wire_form form) {
+    lend__put32(p, MAGIC);
+    lend__put16(p + 4, LEND_WIRE_MAJOR);
+    p[6] = LEND_WIRE_MINOR;
+    p[7] = (uint8_t)form;
+    lend__put32(p + 8, total);
+    lend__put32(p + 12, checksum(p, total));
+}
+
+static uint32_t count_dims(const struct lend__wire_tensor *t) {
+    return t->is_contiguous ? t->ndim : 2 * t->ndim;
 }
 
 /* Do all sizes and strides fit into 32 bits? */
-static bool is_narrow(const int64_t *dims, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++)
-        if (dims[i] < INT32_MIN || dims[i] > INT32_MAX) return false;
+static bool is_narrow(const struct lend__wire_tensor *t) {
+    for (uint32_t i = 0, n = count_dims(t); i < n; i++)
+        if (t->dims[i] < INT32_MIN || t->dims[i] > INT32_MAX) return false;
     return true;
 }
 
-static void put_fixed(const struct lend__wire *w, uint8_t *p, uint32_t total, unsigned flags) {
-    put32(p, MAGIC);
-    put16(p + 4, LEND_WIRE_MAJOR);
-    put16(p + 6, LEND_WIRE_MINOR);
-    put32(p + 8, total);
-    memcpy(p + 16, w->exporter.boot_id, 16);
-    memcpy(p + 32, w->exporter.id, 16);
-    put64(p + 48, w->exporter.start_ns);
-    put32(p + 56, w->exporter.uid);
-    put32(p + 60, w->exporter.pid);
-    put32(p + 64, (uint32_t)w->device_type);
-    put32(p + 68, w->allocation);
-    put32(p + 72, w->allocation_gen);
-    put32(p + 76, w->slot);
-    put64(p + 80, w->slot_gen);
-    put64(p + 88, w->allocation_bytes);
-    put64(p + 96, w->storage_off);
-    put64(p + 104, w->storage_bytes);
-    put64(p + 112, w->pin_token);
-    put64(p + 120, w->offset_bits);
-    p[128] = w->dtype.code;
-    p[129] = w->dtype.bits;
-    put16(p + 130, w->dtype.lanes);
-    put16(p + 132, (uint16_t)flags);
-    p[134] = (uint8_t)w->ndim;
-    p[135] = w->socket_path ? 1 : 0;
+uint32_t lend__wire_flags(const struct lend__wire_tensor *t) {
+    return (t->is_read_only ? READ_ONLY : 0u) | (t->is_padded ? PADDED : 0u) | (t->is_contiguous ? CONTIGUOUS : 0u) |
+           (is_narrow(t) ? 0u : WIDE) | (t->attrs & LEND__ATTRS_CARRIED) << ATTRS_SHIFT;
+}
+
+int lend__wire_take_flags(struct lend__wire_tensor *ret, uint32_t flags, uint32_t known, bool *ret_is_wide,
+                          const char *operation, struct lend_error *error) {
+    if (flags & ~known)
+        return lend__fail(error, -EPROTONOSUPPORT, operation,
+                          "the handle has flags 0x%x that this library (wire %d.%d) does not know; update lend",
+                          flags & ~known, LEND_WIRE_MAJOR, LEND_WIRE_MINOR);
+    ret->is_read_only = flags & READ_ONLY;
+    ret->is_padded = flags & PADDED;
+    ret->is_contiguous = flags & CONTIGUOUS;
+    ret->attrs = flags >> ATTRS_SHIFT & LEND__ATTRS_CARRIED;
+    *ret_is_wide = flags & WIDE;
+    return 0;
+}
+
+uint32_t lend__wire_dims_bytes(const struct lend__wire_tensor *t) {
+    return lend__padded8(count_dims(t) * (is_narrow(t) ? 4u : 8u));
+}
+
+void lend__wire_put_dims(const struct lend__wire_tensor *t, uint8_t *at) {
+    uint32_t n = count_dims(t);
+    if (is_narrow(t))
+        for (uint32_t i = 0; i < n; i++) lend__put32(at + 4 * (size_t)i, (uint32_t)t->dims[i]);
+    else
+        for (uint32_t i = 0; i < n; i++) lend__put64(at + 8 * (size_t)i, (uint64_t)t->dims[i]);
+}
+
+int lend__wire_take_dims(struct lend__wire_tensor *t, bool is_wide, const uint8_t *at, size_t left,
+                         const char *operation, struct lend_error *error) {
+    if (t->ndim > LEND_NDIM_MAX) return lend__wire_bad(error, operation, "it has more than 64 dimensions");
+    uint32_t n = count_dims(t), bytes = n * (is_wide ? 8u : 4u), padded = lend__padded8(bytes);
+    if (padded > left) return lend__wire_bad(error, operation, "its shape is cut off");
+    if (is_wide)
+        for (uint32_t i = 0; i < n; i++) t->dims[i] = (int64_t)lend__get64(at + 8 * (size_t)i);
+    else
+        for (uint32_t i = 0; i < n; i++) t->dims[i] = (int32_t)lend__get32(at + 4 * (size_t)i);
+    if (!lend__bytes_are_zero(at + bytes, padded - bytes))
+        return lend__wire_bad(error, operation, "its padding is not zero");
+    return (int)padded;
+}
+
+/* --- writing --------------------------------------------------------------------------------------------------------- */
+
+static void put_exporter(const struct lend__wire_exporter *e, uint8_t *p) {
+    memcpy(p + 16, e->identity.boot_id, 16);
+    memcpy(p + 32, e->identity.id, 16);
+    lend__put64(p + 48, e->identity.start_ns);
+    lend__put32(p + 56, e->identity.uid);
+    lend__put32(p + 60, e->identity.pid);
+    lend__put64(p + 112, e->pin_token);
+}
+
+static void put_storage(const struct lend__wire_storage *s, uint8_t *p) {
+    lend__put32(p + 64, (uint32_t)s->device_type);
+    lend__put32(p + 68, s->allocation);
+    lend__put32(p + 72, s->allocation_gen);
+    lend__put32(p + 76, s->slot);
+    lend__put64(p + 80, s->slot_gen);
+    lend__put64(p + 88, s->allocation_bytes);
+    lend__put64(p + 96, s->off);
+    lend__put64(p + 104, s->bytes);
+}
+
+static uint8_t *put_section(uint8_t *at, uint32_t type, uint32_t flags, uint32_t bytes) {
+    lend__put16(at, (uint16_t)type);
+    lend__put16(at + 2, (uint16_t)flags);
+    lend__put32(at + 4, bytes);
+    return at + 8;
 }
 
 int lend__wire_encode(const struct lend__wire *w, void *buf, size_t buf_bytes, size_t *ret_bytes) {
-    uint32_t n_dims = w->is_contiguous ? w->ndim : 2 * w->ndim;
-    bool narrow = is_narrow(w->dims, n_dims);
-    unsigned flags = (w->is_read_only ? READ_ONLY : 0u) | (w->is_padded ? PADDED : 0u) |
-                     (w->is_contiguous ? CONTIGUOUS : 0u) | (narrow ? 0u : WIDE);
-    uint32_t body = LEND__WIRE_FIXED_BYTES + padded8(n_dims * (narrow ? 4u : 8u));
-    uint32_t total = body + (w->socket_path ? 8u + padded8(w->socket_path_bytes) : 0u);
+    const struct lend__wire_tensor *t = &w->tensor;
+    const struct lend__wire_exporter *e = &w->exporter;
+    uint32_t dims_bytes = lend__wire_dims_bytes(t), body = LEND__WIRE_FIXED_BYTES + dims_bytes;
+    uint32_t path_bytes = e->socket_path ? 8u + lend__padded8(e->socket_path_bytes) : 0u;
+    uint32_t user_bytes = t->user ? 8u + lend__padded8(4u + t->user_bytes) : 0u;
+    uint32_t total = body + path_bytes + user_bytes;
     *ret_bytes = total;
     if (buf_bytes < total) return -ERANGE;
     uint8_t *p = buf;
     memset(p, 0, total);
-    put_fixed(w, p, total, flags);
-    uint8_t *d = p + LEND__WIRE_FIXED_BYTES;
-    for (uint32_t i = 0; i < n_dims; i++) {
-        if (narrow)
-            put32(d + 4 * (size_t)i, (uint32_t)w->dims[i]);
-        else
-            put64(d + 8 * (size_t)i, (uint64_t)w->dims[i]);
+    put_exporter(e, p);
+    put_storage(&w->storage, p);
+    lend__put64(p + 120, t->offset_bits);
+    p[128] = t->dtype.code;
+    p[129] = t->dtype.bits;
+    lend__put16(p + 130, t->dtype.lanes);
+    lend__put16(p + 132, (uint16_t)lend__wire_flags(t));
+    p[134] = (uint8_t)t->ndim;
+    p[135] = (uint8_t)((e->socket_path ? 1 : 0) + (t->user ? 1 : 0));
+    lend__wire_put_dims(t, p + LEND__WIRE_FIXED_BYTES);
+    if (e->socket_path) /* critical: without it the exporter cannot be found */
+        memcpy(put_section(p + body, SECTION_SOCKET_PATH, SECTION_CRITICAL, e->socket_path_bytes), e->socket_path,
+               e->socket_path_bytes);
+    if (t->user) {
+        uint8_t *at = put_section(p + body + path_bytes, SECTION_USER, 0, 4u + t->user_bytes);
+        lend__put32(at, t->user_tag);
+        memcpy(at + 4, t->user, t->user_bytes);
     }
-    if (w->socket_path) {
-        put16(p + body, SECTION_SOCKET_PATH);
-        put16(p + body + 2, SECTION_CRITICAL); /* without it the exporter cannot be found */
-        put32(p + body + 4, w->socket_path_bytes);
-        memcpy(p + body + 8, w->socket_path, w->socket_path_bytes);
-    }
-    put32(p + 12, checksum(p, total));
+    lend__wire_close(p, total, LEND__WIRE_TENSOR);
     return 0;
 }
 
-static int bad(struct lend_error *error, const char *operation, const char *what) {
-    return lend__fail(error, -EBADMSG, operation, "these bytes are not a handle of lend: %s", what);
-}
+/* --- reading --------------------------------------------------------------------------------------------------------- */
 
-static bool is_zero(const uint8_t *p, uint32_t n) {
-    uint8_t any = 0;
-    for (uint32_t i = 0; i < n; i++) any |= p[i];
-    return !any;
-}
-
-static int decode_section(const uint8_t *p, uint32_t type, uint32_t flags, uint32_t bytes, struct lend__wire *ret,
-                          const char *operation, struct lend_error *error) {
-    if (type == SECTION_SOCKET_PATH) {
-        if (bytes == 0 || bytes > SOCKET_PATH_MAX || memchr(p, 0, bytes) || ret->socket_path)
-            return bad(error, operation, "its socket path is malformed");
-        ret->socket_path = (const char *)p;
-        ret->socket_path_bytes = bytes;
+static int take_section(const uint8_t *p, uint32_t type, uint32_t flags, uint32_t bytes, struct lend__wire *ret,
+                        const char *operation, struct lend_error *error) {
+    struct lend__wire_exporter *e = &ret->exporter;
+    struct lend__wire_tensor *t = &ret->tensor;
+    switch (type) {
+    case SECTION_SOCKET_PATH:
+        if (bytes == 0 || bytes > LEND__WIRE_PATH_MAX || memchr(p, 0, bytes) || e->socket_path)
+            return lend__wire_bad(error, operation, "its socket path is malformed");
+        e->socket_path = (const char *)p;
+        e->socket_path_bytes = bytes;
         return 0;
+    case SECTION_USER:
+        if (bytes < 5 || bytes > 4 + LEND_USER_BYTES_MAX || t->user)
+            return lend__wire_bad(error, operation, "its user attribute is malformed");
+        t->user_tag = lend__get32(p);
+        t->user = p + 4;
+        t->user_bytes = bytes - 4;
+        return 0;
+    default:
+        if (!(flags & SECTION_CRITICAL)) return 0;
+        return lend__fail(
+            error, -EPROTONOSUPPORT, operation,
+            "the handle has a part of type %u that this library (wire %d.%d) must not skip; update lend", type,
+            LEND_WIRE_MAJOR, LEND_WIRE_MINOR);
     }
-    if (flags & SECTION_CRITICAL)
-        return lend__fail(error, -EPROTONOSUPPORT, operation,
-                          "the handle has a part of type %u that this library (wire %d.%d) must not skip; update lend",
-                          type, LEND_WIRE_MAJOR, LEND_WIRE_MINOR);
-    return 0;
 }
 
-static int decode_sections(const uint8_t *p, uint32_t at, uint32_t total, uint32_t n, struct lend__wire *ret,
-                           const char *operation, struct lend_error *error) {
+static int take_sections(const uint8_t *p, uint32_t at, uint32_t total, uint32_t n, struct lend__wire *ret,
+                         const char *operation, struct lend_error *error) {
     for (uint32_t i = 0; i < n; i++) {
-        if (total - at < 8) return bad(error, operation, "a section is cut off");
-        uint32_t type = get16(p + at), flags = get16(p + at + 2), bytes = get32(p + at + 4);
+        if (total - at < 8) return lend__wire_bad(error, operation, "a section is cut off");
+        uint32_t type = lend__get16(p + at), flags = lend__get16(p + at + 2), bytes = lend__get32(p + at + 4);
         at += 8;
-        if (bytes > total - at || padded8(bytes) > total - at) return bad(error, operation, "a section is cut off");
-        int r = decode_section(p + at, type, flags, bytes, ret, operation, error);
+        if (bytes > total - at || lend__padded8(bytes) > total - at)
+            return lend__wire_bad(error, operation, "a section is cut off");
+        int r = take_section(p + at, type, flags, bytes, ret, operation, error);
         if (r < 0) return r;
-        if (!is_zero(p + at + bytes, padded8(bytes) - bytes)) return bad(error, operation, "its padding is not zero");
-        at += padded8(bytes);
+        if (!lend__bytes_are_zero(p + at + bytes, lend__padded8(bytes) - bytes))
+            return lend__wire_bad(error, operation, "its padding is not zero");
+        at += lend__padded8(bytes);
     }
-    return at == total ? 0 : bad(error, operation, "bytes follow its last section");
+    return at == total ? 0 : lend__wire_bad(error, operation, "bytes follow its last section");
 }
 
-/* Length, magic, version, checksum: what must hold before anything else is read. */
-static int decode_envelope(const uint8_t *p, size_t n, const char *operation, struct lend_error *error) {
-    if (n < LEND__WIRE_FIXED_BYTES || n > LEND_HANDLE_BYTES_MAX)
-        return bad(error, operation, n < LEND__WIRE_FIXED_BYTES ? "too short" : "too long");
-    if (get32(p) != MAGIC) return bad(error, operation, "they do not begin with \"LEND\"");
-    if (get16(p + 4) != LEND_WIRE_MAJOR)
-        return lend__fail(error, -EPROTONOSUPPORT, operation,
-                          "the handle has wire version %u.%u and this library speaks %d.%d; use one version of lend",
-                          get16(p + 4), get16(p + 6), LEND_WIRE_MAJOR, LEND_WIRE_MINOR);
-    if (get32(p + 8) != n) return bad(error, operation, "the length is not what it says");
-    if (get32(p + 12) != checksum(p, n)) return bad(error, operation, "the checksum is wrong (damaged on its way?)");
-    return 0;
-}
-
-static void decode_fixed(const uint8_t *p, struct lend__wire *ret) {
-    ret->major = get16(p + 4);
-    ret->minor = get16(p + 6);
-    memcpy(ret->exporter.boot_id, p + 16, 16);
-    memcpy(ret->exporter.id, p + 32, 16);
-    ret->exporter.start_ns = get64(p + 48);
-    ret->exporter.uid = get32(p + 56);
-    ret->exporter.pid = get32(p + 60);
-    ret->device_type = (int32_t)get32(p + 64);
-    ret->allocation = get32(p + 68);
-    ret->allocation_gen = get32(p + 72);
-    ret->slot = get32(p + 76);
-    ret->slot_gen = get64(p + 80);
-    ret->allocation_bytes = get64(p + 88);
-    ret->storage_off = get64(p + 96);
-    ret->storage_bytes = get64(p + 104);
-    ret->pin_token = get64(p + 112);
-    ret->offset_bits = get64(p + 120);
-    ret->dtype = (DLDataType){p[128], p[129], get16(p + 130)};
-    ret->socket_path = NULL;
-    ret->socket_path_bytes = 0;
+static void take_fixed(const uint8_t *p, struct lend__wire *ret) {
+    ret->major = lend__get16(p + 4);
+    ret->minor = p[6];
+    struct lend__wire_exporter *e = &ret->exporter;
+    memcpy(e->identity.boot_id, p + 16, 16);
+    memcpy(e->identity.id, p + 32, 16);
+    e->identity.start_ns = lend__get64(p + 48);
+    e->identity.uid = lend__get32(p + 56);
+    e->identity.pid = lend__get32(p + 60);
+    e->pin_token = lend__get64(p + 112);
+    e->socket_path = NULL;
+    e->socket_path_bytes = 0;
+    ret->storage = (struct lend__wire_storage){
+        .device_type = (int32_t)lend__get32(p + 64),
+        .allocation = lend__get32(p + 68),
+        .allocation_gen = lend__get32(p + 72),
+        .slot = lend__get32(p + 76),
+        .slot_gen = lend__get64(p + 80),
+        .allocation_bytes = lend__get64(p + 88),
+        .off = lend__get64(p + 96),
+        .bytes = lend__get64(p + 104),
+    };
+    struct lend__wire_tensor *t = &ret->tensor;
+    t->offset_bits = lend__get64(p + 120);
+    t->dtype = (DLDataType){p[128], p[129], lend__get16(p + 130)};
+    t->ndim = p[134];
+    t->user = NULL;
+    t->user_tag = t->user_bytes = 0;
 }
 
 int lend__wire_decode(const void *bytes, size_t n, struct lend__wire *ret, const char *operation,
                       struct lend_error *error) {
     const uint8_t *p = bytes;
-    int r = decode_envelope(p, n, operation, error);
+    bool is_wide = false;
+    int r = lend__wire_open(p, n, LEND__WIRE_TENSOR, operation, error);
     if (r < 0) return r;
-    decode_fixed(p, ret);
-    unsigned flags = get16(p + 132);
-    if (flags & ~(unsigned)FLAGS_KNOWN)
-        return lend__fail(error, -EPROTONOSUPPORT, operation,
-                          "the handle has flags 0x%x that this library (wire %d.%d) does not know; update lend",
-                          flags & ~(unsigned)FLAGS_KNOWN, LEND_WIRE_MAJOR, LEND_WIRE_MINOR);
-    ret->is_read_only = flags & READ_ONLY;
-    ret->is_padded = flags & PADDED;
-    ret->is_contiguous = flags & CONTIGUOUS;
-    ret->ndim = p[134];
-    if (ret->ndim > LEND_NDIM_MAX) return bad(error, operation, "it has more than 64 dimensions");
-    uint32_t n_dims = ret->is_contiguous ? ret->ndim : 2 * ret->ndim, width = flags & WIDE ? 8 : 4;
-    uint32_t dims_bytes = n_dims * width, body = LEND__WIRE_FIXED_BYTES + padded8(dims_bytes);
-    if (body > n) return bad(error, operation, "its shape is cut off");
-    const uint8_t *d = p + LEND__WIRE_FIXED_BYTES;
-    if (width == 4)
-        for (uint32_t i = 0; i < n_dims; i++) ret->dims[i] = (int32_t)get32(d + 4 * (size_t)i);
-    else
-        for (uint32_t i = 0; i < n_dims; i++) ret->dims[i] = (int64_t)get64(d + 8 * (size_t)i);
-    if (!is_zero(d + dims_bytes, padded8(dims_bytes) - dims_bytes))
-        return bad(error, operation, "its padding is not zero");
+    take_fixed(p, ret);
+    r = lend__wire_take_flags(&ret->tensor, lend__get16(p + 132), LEND__WIRE_FLAGS_KNOWN, &is_wide, operation, error);
+    if (r >= 0)
+        r = lend__wire_take_dims(&ret->tensor, is_wide, p + LEND__WIRE_FIXED_BYTES, n - LEND__WIRE_FIXED_BYTES,
+                                 operation, error);
+    if (r < 0) return r;
+    uint32_t body = LEND__WIRE_FIXED_BYTES + (uint32_t)r;
     if (!p[135] && body == n) return 0;
-    return decode_sections(p, body, (uint32_t)n, p[135], ret, operation, error);
+    return take_sections(p, body, (uint32_t)n, p[135], ret, operation, error);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Copies: any strided tensor gathered into C order.
+/* Copies of bytes: any strided tensor gathered into C order. What lend_tensor_copy makes of them is in resolve.c.
  *
  * The source's dimensions are first merged where they have no gap between them; what remains is a number of equal rows,
  * walked in C order while the destination grows from its start. Rows without gaps are copied whole; elements of 1, 2,
@@ -136,29 +136,36 @@ static void gather_tensor(const struct lend_tensor *tensor, const uint8_t *stora
     gather_rows(&g);
 }
 
-int lend_tensor_copy(struct lend_tensor *tensor, struct lend_pool *pool, struct lend_tensor **ret_tensor,
-                     struct lend_error *error) {
+int lend__tensor_copy_raw(struct lend_tensor *tensor, struct lend_pool *pool, struct lend_tensor **ret,
+                          const char *operation, struct lend_error *error) {
     struct lend__storage *storage;
-    int r = lend__tensor_storage(tensor, &storage, __func__, error);
+    int r = lend__tensor_storage(tensor, &storage, operation, error);
     if (r < 0) return r;
-    if (!ret_tensor) return lend__fail(error, -EINVAL, __func__, "ret_tensor is NULL");
+    if (!ret) return lend__fail(error, -EINVAL, operation, "ret_tensor is NULL");
+    if (storage->kind == LEND__STORAGE_META)
+        return lend__fail(error, -EOPNOTSUPP, operation,
+                          "a meta tensor has no elements to copy: make a tensor of its shape with lend_tensor_new");
     if (storage->device.device_type != kDLCPU)
-        return lend__fail(error, -EOPNOTSUPP, __func__, "memory of device type %d cannot be read by the CPU",
+        return lend__fail(error, -EOPNOTSUPP, operation, "memory of device type %d cannot be read by the CPU",
                           (int)storage->device.device_type);
     struct lend_tensor *copy;
     const struct lend__geometry geometry = {.dtype = tensor->dtype,
                                             .is_padded = tensor->is_padded,
                                             .ndim = tensor->ndim,
                                             .shape = lend__tensor_shape(tensor)};
-    r = lend__tensor_new(pool, &geometry, &copy, __func__, error);
+    r = lend__tensor_new(pool, &geometry, &copy, operation, error);
     if (r < 0) return r;
     if (copy->storage->device.device_type != kDLCPU) {
-        r = lend__fail(error, -EOPNOTSUPP, __func__, "memory of device type %d cannot be written by the CPU",
+        r = lend__fail(error, -EOPNOTSUPP, operation, "memory of device type %d cannot be written by the CPU",
                        (int)copy->storage->device.device_type);
         lend_tensor_unref(copy);
         return r;
     }
-    if (tensor->numel) gather_tensor(tensor, storage->data, copy->storage->data);
-    *ret_tensor = copy;
+    if (tensor->numel && storage->kind == LEND__STORAGE_ZERO)
+        memset(copy->storage->data, 0, copy->storage->bytes);
+    else if (tensor->numel)
+        gather_tensor(tensor, storage->data, copy->storage->data);
+    copy->attrs = tensor->attrs & LEND__ATTRS_OF_VALUES;
+    *ret = copy;
     return 0;
 }

@@ -89,6 +89,11 @@ static int find_storage(const struct producer *producer, struct reached *reached
 static int take_in(const struct producer *producer, struct lend_tensor **ret, const char *operation,
                    struct lend_error *error) {
     const DLTensor *t = producer->tensor;
+    if ((int)t->device.device_type == LEND_DEVICE_META)
+        return lend__fail(error, -ENODEV, operation,
+                          "DLPack has no meta device: %d is a number of lend's own; lend_tensor_new_meta makes such "
+                          "tensors",
+                          LEND_DEVICE_META);
     if (!lend__device_get((int32_t)t->device.device_type))
         return lend__fail(error, -ENODEV, operation, "there is no back end for device type %d in this build",
                           (int)t->device.device_type);
@@ -183,12 +188,24 @@ static void delete_legacy(struct DLManagedTensor *managed) {
     free(managed);
 }
 
-/* The storage, if DLPack can say where the tensor begins. */
+/* The storage, if DLPack can say what the tensor is and where it begins. Its attributes are no part of DLPack and stay
+ * behind; those that change the values must not. */
 static int begin_export(struct lend_tensor *tensor, const void *ret_managed, struct lend__storage **ret,
                         const char *operation, struct lend_error *error) {
     int r = lend__tensor_storage(tensor, ret, operation, error);
     if (r < 0) return r;
     if (!ret_managed) return lend__fail(error, -EINVAL, operation, "ret_managed is NULL");
+    if (tensor->attrs & LEND__ATTRS_OF_VALUES)
+        return lend__fail(error, -EOPNOTSUPP, operation,
+                          "DLPack cannot say that the values are %s: lend_tensor_resolve the tensor first",
+                          tensor->attrs & LEND_ATTR_CONJ ? "conjugated" : "negated");
+    if ((*ret)->kind == LEND__STORAGE_ZERO)
+        return lend__fail(error, -EOPNOTSUPP, operation,
+                          "a zero tensor has no memory to give out: lend_tensor_resolve gives it some");
+    if ((*ret)->kind == LEND__STORAGE_META)
+        return lend__fail(error, -EOPNOTSUPP, operation,
+                          "a meta tensor has no memory to give out, and DLPack has no meta device: make a tensor of "
+                          "its shape with lend_tensor_new");
     if (tensor->numel && tensor->offset_bits % 8)
         return lend__fail(error, -EOPNOTSUPP, operation,
                           "the first element begins at bit %u of a byte, which DLPack cannot say; copy the tensor",

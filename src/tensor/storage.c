@@ -16,6 +16,7 @@
 #include "device/device.h"
 
 #include <errno.h>
+#include <lend/tensor.h>
 #include <stdlib.h>
 
 /* A pool may stay empty: a storage of 0 bytes takes no block and no memory. */
@@ -67,6 +68,19 @@ int lend__storage_new_private(const struct lend__private_memory *memory, struct 
     };
     *ret = storage;
     return 0;
+}
+
+int lend__storage_new_empty(enum lend__storage_kind kind, uint64_t bytes, struct lend__storage **ret,
+                            struct lend_error *error) {
+    bool is_meta = kind == LEND__STORAGE_META;
+    const struct lend__private_memory nothing = {
+        .bytes = bytes,
+        .device = {.device_type = is_meta ? (DLDeviceType)LEND_DEVICE_META : kDLCPU},
+        .is_read_only = !is_meta, /* what is 0 for ever cannot be written */
+    };
+    int r = lend__storage_new_private(&nothing, ret, error);
+    if (r == 0) (*ret)->kind = kind;
+    return r;
 }
 
 bool lend__storage_ref_unless_zero(struct lend__storage *storage) {

@@ -21,7 +21,9 @@ enum lend__storage_kind {
     LEND__STORAGE_POOL = 1,     /* a block of a pool of this process */
     LEND__STORAGE_IMPORTED = 2, /* a range of a peer's allocation, held by a lease */
     LEND__STORAGE_PRIVATE = 3,  /* memory of this process alone: DLPack, or a private copy */
-    LEND__STORAGE_DROPPED = 4   /* a forked child under LEND_FORK_DROP: the memory is gone */
+    LEND__STORAGE_DROPPED = 4,  /* a forked child under LEND_FORK_DROP: the memory is gone */
+    LEND__STORAGE_META = 5,     /* no memory at all: a size and an identity (data NULL, device meta) */
+    LEND__STORAGE_ZERO = 6      /* no memory: every byte is 0 (data NULL) */
 };
 
 /* Set in n_refs for good when a storage gets its slot. Who has read "one reference, not lent" ends the storage without
@@ -45,7 +47,8 @@ struct lend__storage {
     uint32_t slot;                 /* is_shared */
     uint64_t slot_gen;
     bool has_lease; /* IMPORTED: our page counts it (not for a dead exporter's, nor in a child without a page) */
-    void (*private_release)(void *ctx); /* PRIVATE: gives the memory back; runs without a lock */
+    void (*private_release)(void *ctx); /* PRIVATE: gives the memory back; META: takes it out of share/meta.c's table.
+                                         * Runs without a lock */
     void *private_ctx;
 };
 
@@ -66,6 +69,10 @@ struct lend__private_memory {
 /* A storage over it. On error the memory is still the caller's. */
 int lend__storage_new_private(const struct lend__private_memory *memory, struct lend__storage **ret,
                               struct lend_error *error);
+
+/* A storage without memory, of kind META or ZERO. */
+int lend__storage_new_empty(enum lend__storage_kind kind, uint64_t bytes, struct lend__storage **ret,
+                            struct lend_error *error);
 
 static inline struct lend__storage *lend__storage_ref(struct lend__storage *storage) {
     lend__add_relaxed(&storage->n_refs, 1);

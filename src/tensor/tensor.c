@@ -3,10 +3,11 @@
  *
  * A tensor never changes after birth, except that lend_reduce(LEND_MODE_MOVE) takes its storage pointer out; so reads
  * need no lock. Addresses are computed from storage->data at every call, because a fork handler may give the storage
- * another place. One malloc per tensor: struct, shape and strides together.
+ * another place. One malloc per tensor: struct, shape and strides together. What only some tensors have, components and
+ * user attributes, lies in a second one.
  *
  * Locking: none. */
-#include "tensor/tensor.h"
+#include "tensor/compound.h"
 
 #include "base/error.h"
 #include "base/process.h"
@@ -61,6 +62,16 @@ static int new_private(uint64_t bytes, struct lend__storage **ret, const char *o
     return r;
 }
 
+/* Makes the tensor over a storage reference that is ours: gone on failure. */
+static int make_or_drop(const struct lend__geometry *geometry, const struct lend__extent_bits *measured,
+                        struct lend__storage *storage, struct lend_tensor **ret, const char *operation,
+                        struct lend_error *error) {
+    int r = lend__tensor_make(geometry, measured, storage, false, ret);
+    if (r == 0) return 0;
+    lend__storage_unref(storage);
+    return lend__fail(error, r, operation, "no memory for a tensor object of %d dimensions", geometry->ndim);
+}
+
 int lend__tensor_new(struct lend_pool *pool, const struct lend__geometry *geometry, struct lend_tensor **ret,
                      const char *operation, struct lend_error *error) {
     struct lend__extent_bits measured;
@@ -70,12 +81,7 @@ int lend__tensor_new(struct lend_pool *pool, const struct lend__geometry *geomet
     struct lend__storage *storage;
     r = pool ? lend__storage_new_pool(pool, bytes, &storage, error) : new_private(bytes, &storage, operation, error);
     if (r < 0) return r;
-    r = lend__tensor_make(geometry, &measured, storage, false, ret);
-    if (r < 0) {
-        lend__storage_unref(storage);
-        return lend__fail(error, r, operation, "no memory for a tensor object of %d dimensions", geometry->ndim);
-    }
-    return 0;
+    return make_or_drop(geometry, &measured, storage, ret, operation, error);
 }
 
 int lend_tensor_new(struct lend_pool *pool, DLDataType dtype, int32_t ndim, const int64_t *shape,
@@ -85,6 +91,33 @@ int lend_tensor_new(struct lend_pool *pool, DLDataType dtype, int32_t ndim, cons
         return lend__fail(error, -EINVAL, __func__, "pool, shape and ret_tensor must not be NULL");
     const struct lend__geometry geometry = {.dtype = dtype, .ndim = ndim, .shape = shape};
     return lend__tensor_new(pool, &geometry, ret_tensor, __func__, error);
+}
+
+/* A contiguous tensor over a storage that has a size and no memory. */
+static int new_empty(enum lend__storage_kind kind, const struct lend__geometry *geometry,
+                     struct lend_tensor **ret_tensor, const char *operation, struct lend_error *error) {
+    if (lend__is_raw_clone()) return lend__fail(error, -ECHILD, operation, "this process was made by a raw clone");
+    if (!ret_tensor || (geometry->ndim > 0 && !geometry->shape))
+        return lend__fail(error, -EINVAL, operation, "shape and ret_tensor must not be NULL");
+    struct lend__extent_bits measured;
+    int r = lend__geometry_measure(geometry, &measured, operation, error);
+    if (r < 0) return r;
+    struct lend__storage *storage;
+    r = lend__storage_new_empty(kind, measured.end_bits / 8 + (measured.end_bits % 8 != 0), &storage, error);
+    if (r < 0) return r;
+    return make_or_drop(geometry, &measured, storage, ret_tensor, operation, error);
+}
+
+int lend_tensor_new_meta(DLDataType dtype, int32_t ndim, const int64_t *shape, struct lend_tensor **ret_tensor,
+                         struct lend_error *error) {
+    const struct lend__geometry geometry = {.dtype = dtype, .ndim = ndim, .shape = shape};
+    return new_empty(LEND__STORAGE_META, &geometry, ret_tensor, __func__, error);
+}
+
+int lend_tensor_new_zero(DLDataType dtype, int32_t ndim, const int64_t *shape, struct lend_tensor **ret_tensor,
+                         struct lend_error *error) {
+    const struct lend__geometry geometry = {.dtype = dtype, .ndim = ndim, .shape = shape};
+    return new_empty(LEND__STORAGE_ZERO, &geometry, ret_tensor, __func__, error);
 }
 
 struct lend_tensor *lend_tensor_ref(struct lend_tensor *tensor) {
@@ -97,6 +130,7 @@ void lend_tensor_unref(struct lend_tensor *tensor) {
     /* Nobody can add to the last reference but its holder, which is us: no locked instruction is needed. */
     if (lend__load_acquire(&tensor->n_refs) != 1 && lend__sub_acq_rel(&tensor->n_refs, 1) != 1) return;
     struct lend__storage *storage = lend__load_acquire(&tensor->storage);
+    if (tensor->extra) lend__extra_free(tensor->extra);
     free(tensor);
     if (storage) lend__storage_unref(storage);
 }
@@ -106,6 +140,10 @@ int lend__tensor_storage(const struct lend_tensor *tensor, struct lend__storage 
     if (lend__is_raw_clone()) return lend__fail(error, -ECHILD, operation, "this process was made by a raw clone");
     if (!tensor) return lend__fail(error, -EINVAL, operation, "the tensor is NULL");
     struct lend__storage *storage = lend__load_acquire(&tensor->storage);
+    if (!storage && tensor->layout != LEND_LAYOUT_STRIDED)
+        return lend__fail(error, -EOPNOTSUPP, operation,
+                          "a %s tensor has no memory of its own: use its components (lend_tensor_components)",
+                          lend__layout_name(tensor->layout));
     if (!storage)
         return lend__fail(error, -ESTALE, operation, "the tensor was moved away by lend_reduce with LEND_MODE_MOVE");
     if (storage->kind == LEND__STORAGE_DROPPED)
@@ -115,10 +153,15 @@ int lend__tensor_storage(const struct lend_tensor *tensor, struct lend__storage 
     return 0;
 }
 
+/* Of element (0,...,0); NULL: there is no such element, or no memory. */
+static uint8_t *address_of(const struct lend_tensor *tensor, const struct lend__storage *storage) {
+    return tensor->numel && storage->data ? storage->data + tensor->offset_bits / 8 : NULL;
+}
+
 void *lend_tensor_data(const struct lend_tensor *tensor) {
     struct lend__storage *storage = NULL;
-    if (lend__tensor_storage(tensor, &storage, __func__, NULL) < 0 || tensor->numel == 0) return NULL;
-    return storage->data + tensor->offset_bits / 8;
+    if (lend__tensor_storage(tensor, &storage, __func__, NULL) < 0) return NULL;
+    return address_of(tensor, storage);
 }
 
 /* Where the storage lies in an allocation; nothing for private and for empty storages. */
@@ -131,17 +174,18 @@ static void fill_allocation(const struct lend__storage *storage, struct lend_ten
     info->allocation_inode = extent->inode;
     info->allocation_offset = (uint64_t)(storage->data - extent->base);
     info->allocation_bytes = extent->bytes;
+    info->is_file = extent->is_file;
 }
 
-int lend_tensor_info(const struct lend_tensor *tensor, struct lend_tensor_info *ret_info) {
+/* Leaves `size` at 0. */
+static int strided_info(const struct lend_tensor *tensor, struct lend_tensor_info *ret_info) {
     struct lend__storage *storage;
-    int r = lend__tensor_storage(tensor, &storage, __func__, NULL);
+    int r = lend__tensor_storage(tensor, &storage, "lend_tensor_info", NULL);
     if (r < 0) return r;
-    if (!ret_info || ret_info->size < offsetof(struct lend_tensor_info, dtype)) return -EINVAL;
     bool is_imported = storage->kind == LEND__STORAGE_IMPORTED;
     uint64_t bits = (uint64_t)tensor->numel * tensor->item_bits;
-    struct lend_tensor_info info = {
-        .size = ret_info->size,
+    uint8_t *data = address_of(tensor, storage);
+    *ret_info = (struct lend_tensor_info){
         .dtype = tensor->dtype,
         .device = storage->device,
         .ndim = tensor->ndim,
@@ -151,10 +195,13 @@ int lend_tensor_info(const struct lend_tensor *tensor, struct lend_tensor_info *
         .is_contiguous = tensor->is_contiguous,
         .is_padded = tensor->is_padded,
         .is_private = storage->kind == LEND__STORAGE_PRIVATE,
+        .is_zero = storage->kind == LEND__STORAGE_ZERO,
+        .layout = LEND_LAYOUT_STRIDED,
+        .attrs = tensor->attrs,
         .shape = lend__tensor_shape(tensor),
         .strides = lend__tensor_strides(tensor),
-        .data = tensor->numel ? storage->data + tensor->offset_bits / 8 : NULL,
-        .data_bit = tensor->numel ? (uint32_t)(tensor->offset_bits % 8) : 0,
+        .data = data,
+        .data_bit = data ? (uint32_t)(tensor->offset_bits % 8) : 0,
         .numel = tensor->numel,
         .nbytes = bits / 8 + (bits % 8 != 0),
         .storage_data = storage->data,
@@ -162,7 +209,17 @@ int lend_tensor_info(const struct lend_tensor *tensor, struct lend_tensor_info *
         .storage_id = (uintptr_t)storage,
         .storage_offset_bits = tensor->offset_bits,
     };
-    fill_allocation(storage, &info);
+    fill_allocation(storage, ret_info);
+    return 0;
+}
+
+int lend_tensor_info(const struct lend_tensor *tensor, struct lend_tensor_info *ret_info) {
+    struct lend_tensor_info info;
+    bool is_compound = tensor && tensor->layout != LEND_LAYOUT_STRIDED;
+    int r = is_compound ? lend__compound_info(tensor, &info) : strided_info(tensor, &info);
+    if (r < 0) return r;
+    if (!ret_info || ret_info->size < offsetof(struct lend_tensor_info, dtype)) return -EINVAL;
+    info.size = ret_info->size;
     memcpy(ret_info, &info, info.size < sizeof info ? info.size : sizeof info);
     return 0;
 }
@@ -177,6 +234,8 @@ int lend_tensor_resize(struct lend_tensor *tensor, uint64_t bytes, struct lend_e
     const char *why = is_imported                           ? "belongs to another process"
                       : is_shared                           ? "is shared with other processes"
                       : storage->kind == LEND__STORAGE_POOL ? "has a fixed place in its pool"
+                      : storage->kind == LEND__STORAGE_META ? "has no memory (meta)"
+                      : storage->kind == LEND__STORAGE_ZERO ? "has no memory (zero tensor)"
                                                             : "belongs to whoever made it";
     return lend__fail_bytes(error, -EOPNOTSUPP, __func__, bytes, storage->bytes,
                             "the storage of %llu bytes %s and cannot be resized to %llu; make a new tensor and copy",

@@ -1,26 +1,58 @@
 /* SPDX-License-Identifier: MIT */
-/* The tensor object: dtype, shape, strides and offset over a storage. All arithmetic on offsets is in bits, so that
- * packed sub-byte dtypes need no special case; it is overflow-safe and done once, at birth. */
+/* The tensor object: dtype, shape, strides and offset over a storage, or a layout over component tensors. All
+ * arithmetic on offsets is in bits, so that packed sub-byte dtypes need no special case; it is overflow-safe and done
+ * once, at birth. */
 #ifndef LEND_TENSOR_TENSOR_H_
 #define LEND_TENSOR_TENSOR_H_
 
 #include "tensor/storage.h"
 
+#include <lend/attributes.h>
+#include <lend/layout.h>
 #include <lend/tensor.h>
+
+/* What only some tensors have. Constant from birth, owned by its tensor. */
+struct lend__extra {
+    uint32_t user_tag, user_bytes; /* the bytes lie behind the struct: lend__extra_user */
+    /* Layouts other than strided: */
+    uint32_t n_components;
+    uint32_t depth; /* 1 + that of the deepest component */
+    bool is_coalesced;
+    int32_t dim;
+    double scale;
+    int64_t zero_point;
+    struct lend_tensor *components[LEND_COMPONENTS_MAX]; /* with a reference each */
+};
 
 struct lend_tensor {
     uint32_t n_refs; /* atomic */
     int32_t ndim;
-    struct lend__storage *storage; /* NULL: moved away. Atomic pointer: lend_reduce(MOVE) takes it out */
+    struct lend__storage *storage; /* NULL: moved away, or a layout of components. Atomic pointer: lend_reduce(MOVE)
+                                    * takes it out */
+    struct lend__extra *extra;     /* NULL: no user attribute, and strided */
     DLDataType dtype;
+    uint32_t attrs;  /* enum lend_attr */
+    uint8_t layout;  /* enum lend_layout */
+    bool is_warned;  /* atomic: of its hooks */
     uint32_t item_bits; /* bits that one element takes in memory: lend_dtype_bits, or 8*lanes when padded */
     uint64_t offset_bits;
     int64_t numel;
     bool is_read_only;
     bool is_padded;
     bool is_contiguous;
-    int64_t dims[]; /* shape[ndim], then strides[ndim] */
+    int64_t dims[]; /* shape[ndim], then strides[ndim] (0 unless strided) */
 };
+
+static inline void *lend__extra_user(const struct lend__extra *extra) {
+    return (uint8_t *)(uintptr_t)extra + sizeof *extra;
+}
+
+/* Marks that travel. The others are of this process only. */
+#define LEND__ATTRS_CARRIED                                                                                     \
+    (LEND_ATTR_REQUIRES_GRAD | LEND_ATTR_NON_LEAF | LEND_ATTR_PARAMETER | LEND_ATTR_BUFFER | LEND_ATTR_CONJ |  \
+     LEND_ATTR_NEG | LEND_ATTR_INFERENCE)
+/* Marks that say what the values are: views keep them. */
+#define LEND__ATTRS_OF_VALUES (LEND_ATTR_CONJ | LEND_ATTR_NEG)
 
 /* The geometry of a tensor before it is one: what views, DLPack and the wire have in common. */
 struct lend__geometry {
@@ -73,7 +105,34 @@ int lend__tensor_new(struct lend_pool *pool, const struct lend__geometry *geomet
 int lend__tensor_make(const struct lend__geometry *geometry, const struct lend__extent_bits *checked,
                       struct lend__storage *storage, bool is_read_only, struct lend_tensor **ret);
 
-/* The storage of a living tensor, or an error: 0, -ESTALE (moved), -ECHILD (dropped by fork, or raw clone). */
+/* --- attributes.c --------------------------------------------------------------------------------------------------- */
+
+/* Do these marks go together, and with dtype and layout? 0 or -EINVAL. For attributes given by a caller and by a wire. */
+int lend__attrs_check(uint32_t attrs, DLDataType dtype, uint32_t layout, const char *operation,
+                      struct lend_error *error);
+
+/* Gives a tensor that nobody else has yet its attributes; user bytes are copied. 0 or -ENOMEM. */
+int lend__tensor_set_attrs(struct lend_tensor *tensor, uint32_t attrs, uint32_t user_tag, const void *user,
+                           uint32_t user_bytes);
+
+/* A copy of the bytes as they are, contiguous, with the attributes of values: what lend_reduce copies. A zero tensor
+ * gives zeros. Errors of lend_tensor_copy. */
+int lend__tensor_copy_raw(struct lend_tensor *tensor, struct lend_pool *pool, struct lend_tensor **ret,
+                          const char *operation, struct lend_error *error);
+
+/* --- compound.c ------------------------------------------------------------------------------------------------------ */
+
+/* Makes the tensor; the components' references are consumed on success only. Everything that lend_tensor_new_compound
+ * refuses is refused: also for what a wire says. */
+int lend__tensor_make_compound(const struct lend_compound *compound, struct lend_tensor **ret, const char *operation,
+                               struct lend_error *error);
+
+/* The name of a layout, and of a component in it, for sentences and `lend show`; NULL: there is none. */
+const char *lend__layout_name(uint32_t layout);
+const char *lend__component_name(uint32_t layout, uint32_t index);
+
+/* The storage of a living strided tensor, or an error: 0, -EOPNOTSUPP (a layout of components: the sentence says to use
+ * those), -ESTALE (moved), -ECHILD (dropped by fork, or raw clone). */
 int lend__tensor_storage(const struct lend_tensor *tensor, struct lend__storage **ret, const char *operation,
                          struct lend_error *error);
 

@@ -6,6 +6,8 @@
  * offset may be computed modulo 2^64. A view without elements keeps the offset of its tensor: the address of an element
  * that does not exist may lie anywhere.
  *
+ * A view keeps the marks that say what its values are; the rest of what its tensor carries is the tensor's own.
+ *
  * Locking: none; the storage lives because the caller's tensor does. */
 #include "tensor/tensor.h"
 
@@ -20,6 +22,7 @@ struct view {
     struct lend__storage *storage;
     const char *operation;
     struct lend_error *error;
+    uint32_t attrs;                 /* of the view */
     struct lend__geometry geometry; /* shape and strides point to the arrays below */
     int64_t shape[LEND_NDIM_MAX], strides[LEND_NDIM_MAX];
 };
@@ -32,6 +35,7 @@ static int begin(struct view *view, const struct lend_tensor *tensor, struct len
     view->tensor = tensor;
     view->operation = operation;
     view->error = error;
+    view->attrs = tensor->attrs & LEND__ATTRS_OF_VALUES;
     view->geometry = (struct lend__geometry){
         .dtype = tensor->dtype,
         .is_padded = tensor->is_padded,
@@ -50,12 +54,15 @@ static int finish(struct view *view, struct lend_tensor **ret) {
     int r = lend__geometry_check(&view->geometry, view->storage->bytes, &checked, view->operation, view->error);
     if (r < 0) return r;
     lend__storage_ref(view->storage);
-    r = lend__tensor_make(&view->geometry, &checked, view->storage, view->tensor->is_read_only, ret);
+    struct lend_tensor *made;
+    r = lend__tensor_make(&view->geometry, &checked, view->storage, view->tensor->is_read_only, &made);
     if (r < 0) {
         lend__storage_unref(view->storage);
         return lend__fail(view->error, r, view->operation, "no memory for a tensor object of %d dimensions",
                           view->geometry.ndim);
     }
+    made->attrs = view->attrs;
+    *ret = made;
     return 0;
 }
 
@@ -256,5 +263,15 @@ int lend_tensor_as_strided(struct lend_tensor *tensor, int32_t ndim, const int64
     view.geometry.ndim = ndim;
     view.geometry.shape = shape;
     view.geometry.strides = strides;
+    return finish(&view, ret_tensor);
+}
+
+int lend_tensor_as_bytes(struct lend_tensor *tensor, struct lend_tensor **ret_tensor, struct lend_error *error) {
+    struct view view;
+    int r = begin(&view, tensor, ret_tensor, __func__, error);
+    if (r < 0) return r;
+    const int64_t bytes = (int64_t)view.storage->bytes; /* the bits of a storage fit 64 bits */
+    view.attrs = 0;
+    view.geometry = (struct lend__geometry){.dtype = {LEND_UINT, 8, 1}, .ndim = 1, .shape = &bytes};
     return finish(&view, ret_tensor);
 }

@@ -3,9 +3,13 @@
  * lacks a capability its part is empty; the loop over all of them is in each test, so none can be forgotten. */
 #include "base/sys.h"
 #include "device/device.h"
+#include "file.h"
 #include "test.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <lend/tensor.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -32,7 +36,10 @@ LEND_TEST(capabilities_and_slots_agree) {
         CHECK_INT(!!(device->caps & LEND__CAP_IMPORT), device->allocation_import != NULL);
         CHECK_INT(!!(device->caps & LEND__CAP_ADOPT), device->allocation_adopt != NULL);
         CHECK_INT(!!(device->caps & LEND__CAP_DISCARD), device->allocation_discard != NULL);
-        bool can_map = device->allocation_new || device->allocation_import || device->allocation_adopt;
+        CHECK_INT(!!(device->caps & LEND__CAP_FILE), device->file_adopt != NULL);
+        CHECK_INT(!!(device->caps & LEND__CAP_FILE), device->file_import != NULL);
+        bool can_map =
+            device->allocation_new || device->allocation_import || device->allocation_adopt || device->file_adopt;
         CHECK_INT(device->allocation_free != NULL, can_map);
         /* These three are properties of an allocation. */
         if (!(device->caps & LEND__CAP_ALLOCATE))
@@ -44,8 +51,8 @@ LEND_TEST(capabilities_and_slots_agree) {
 
 LEND_TEST(the_cpu_and_meta_are_always_there) {
     CHECK_STR(lend__device_get(kDLCPU)->name, "cpu");
-    CHECK_STR(lend__device_get(LEND__DEVICE_META)->name, "meta");
-    CHECK_UINT(lend__device_get(LEND__DEVICE_META)->caps, 0);
+    CHECK_STR(lend__device_get(LEND_DEVICE_META)->name, "meta");
+    CHECK_UINT(lend__device_get(LEND_DEVICE_META)->caps, 0);
 }
 
 LEND_TEST(new_memory_is_zero_writable_and_aligned) {
@@ -170,5 +177,99 @@ LEND_TEST(discarded_pages_are_gone_for_peers_too) {
         CHECK_UINT(peer.base[0], 0);
         device->allocation_free(&e);
         device->allocation_free(&peer);
+    }
+}
+
+/* --- files ------------------------------------------------------------------------------------------------------- */
+
+static void check_file(const struct lend__device_ops *device, struct lend__extent *e, int writer) {
+    struct stat st;
+    CHECK_INT(fstat(writer, &st), 0);
+    CHECK_UINT(e->inode, st.st_ino);
+    CHECK_UINT(e->bytes, 5);
+    CHECK_UINT(e->fd_offset, 0);
+    CHECK(e->is_file && e->is_peers_read_only && !e->is_writable);
+    CHECK_MEM(e->base, "hello", 5);
+    CHECK_INT(mprotect(e->base, 5, PROT_READ | PROT_WRITE) ? errno : 0, EACCES);
+    CHECK_INT(pwrite(writer, "j", 1, 0), 1);
+    CHECK_UINT(*(volatile uint8_t *)e->base, 'j');
+    CHECK_INT(pwrite(writer, "h", 1, 0), 1);
+    CHECK_CODE(lend__extent_file_check(e, 0, 5, "test", NULL), 0);
+    if (device->allocation_discard) CHECK_CODE(device->allocation_discard(e), -EPERM);
+    CHECK_MEM(e->base, "hello", 5);
+}
+
+LEND_TEST(a_file_is_mapped_where_it_lies_and_for_reading) {
+    FOR_EACH_DEVICE(device) {
+        if (!(device->caps & LEND__CAP_FILE)) continue;
+        struct lend_error error = {0};
+        struct lend__extent own = {0}, peer = {0};
+        int fd = test_file_make("hello world", 11), sent;
+        CHECK_OK(device->file_adopt(fd, 0, 5, &own, &error), &error);
+        CHECK(own.fd != fd);
+        CHECK_INT(fcntl(own.fd, F_GETFL) & O_ACCMODE, O_RDONLY);
+        check_file(device, &own, fd);
+        sent = dup(own.fd);
+        CHECK_OK(device->file_import(sent, 0, 5, &peer, &error), &error);
+        CHECK_INT(peer.fd, sent);
+        check_file(device, &peer, fd);
+        /* Cut: an error for who asks, at the byte. */
+        CHECK_INT(ftruncate(fd, 4), 0);
+        CHECK_CODE(lend__extent_file_check(&peer, 0, 4, "test", &error), 0);
+        CHECK_CODE(lend__extent_file_check(&peer, 0, 5, "test", &error), -ESTALE);
+        CHECK_CONTAINS(error.text, "cut to 4 bytes");
+        CHECK_CODE(lend__extent_file_check(&peer, UINT64_MAX, 2, "test", &error), -ESTALE);
+        device->allocation_free(&own);
+        device->allocation_free(&peer);
+        close(fd);
+    }
+}
+
+/* Memory cannot be cut, so nobody is asked about it. */
+LEND_TEST(other_memory_always_reaches_far_enough) {
+    FOR_EACH_DEVICE(device) {
+        if (!(device->caps & LEND__CAP_ALLOCATE)) continue;
+        struct lend__extent e = extent_make(device, lend__page_bytes(), false);
+        CHECK(!e.is_file);
+        CHECK_CODE(lend__extent_file_check(&e, 0, UINT64_MAX, "test", NULL), 0);
+        device->allocation_free(&e);
+    }
+}
+
+LEND_TEST(what_is_no_file_or_a_shorter_one_is_refused) {
+    FOR_EACH_DEVICE(device) {
+        if (!(device->caps & LEND__CAP_FILE)) continue;
+        struct lend_error error = {0};
+        struct lend__extent e = {.fd = 77};
+        uint64_t page = lend__page_bytes();
+        int fd = test_file_make("hello world", 11), pipes[2];
+        CHECK_INT(pipe2(pipes, O_CLOEXEC), 0);
+        const int others[] = {-1, pipes[0], open("/tmp", O_RDONLY | O_CLOEXEC),
+                              open("/dev/zero", O_RDONLY | O_CLOEXEC)};
+        for (unsigned i = 0; i < sizeof others / sizeof others[0]; i++) {
+            CHECK_CODE(device->file_adopt(others[i], 0, 5, &e, &error), -EINVAL);
+            CHECK_INT(error.code, -EINVAL);
+            CHECK_CODE(device->file_import(others[i], 0, 5, &e, &error), -EBADMSG);
+            CHECK_INT(error.code, -EBADMSG);
+        }
+        CHECK_CODE(device->file_adopt(fd, 0, 12, &e, &error), -EINVAL);
+        CHECK_CODE(device->file_import(fd, 0, 12, &e, &error), -ESTALE);
+        CHECK_CONTAINS(error.text, "cut to 11 bytes");
+        CHECK_CODE(device->file_import(fd, page, 1, &e, &error), -ESTALE);
+        CHECK_CODE(device->file_import(fd, -page, 2 * page, &e, &error), -ESTALE);
+        CHECK_CODE(device->file_import(fd, 1, 5, &e, &error), -EBADMSG);
+        CHECK_CODE(device->file_import(fd, 0, 0, &e, &error), -EBADMSG);
+        char path[64];
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        int write_only = open(path, O_WRONLY | O_CLOEXEC);
+        CHECK_CODE(device->file_import(write_only, 0, 5, &e, &error), -EBADMSG);
+        CHECK_CONTAINS(error.text, "not open for reading");
+        /* Neither does a file pass where sealed memory is expected. */
+        CHECK_CODE(device->allocation_import(fd, 0, 11, true, &e, &error), -EBADMSG);
+        CHECK_INT(e.fd, 77);
+        close(write_only);
+        for (unsigned i = 1; i < sizeof others / sizeof others[0]; i++) close(others[i]);
+        close(pipes[1]);
+        close(fd);
     }
 }

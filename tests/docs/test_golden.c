@@ -67,30 +67,30 @@ static const struct lend__identity exporter = {
 };
 
 static void check_equal(const struct lend__wire *a, const struct lend__wire *b) {
-    CHECK_MEM(a->exporter.boot_id, b->exporter.boot_id, 16);
-    CHECK_MEM(a->exporter.id, b->exporter.id, 16);
-    CHECK_UINT(a->exporter.start_ns, b->exporter.start_ns);
-    CHECK_UINT(a->exporter.uid, b->exporter.uid);
-    CHECK_UINT(a->exporter.pid, b->exporter.pid);
-    CHECK_INT(a->device_type, b->device_type);
-    CHECK_UINT(a->allocation, b->allocation);
-    CHECK_UINT(a->allocation_gen, b->allocation_gen);
-    CHECK_UINT(a->allocation_bytes, b->allocation_bytes);
-    CHECK_UINT(a->slot, b->slot);
-    CHECK_UINT(a->slot_gen, b->slot_gen);
-    CHECK_UINT(a->storage_off, b->storage_off);
-    CHECK_UINT(a->storage_bytes, b->storage_bytes);
-    CHECK_UINT(a->pin_token, b->pin_token);
-    CHECK_UINT(a->offset_bits, b->offset_bits);
-    CHECK_MEM(&a->dtype, &b->dtype, sizeof a->dtype);
-    CHECK_INT(a->is_read_only, b->is_read_only);
-    CHECK_INT(a->is_padded, b->is_padded);
-    CHECK_INT(a->is_contiguous, b->is_contiguous);
-    CHECK_UINT(a->ndim, b->ndim);
-    uint32_t n_dims = a->is_contiguous ? a->ndim : 2 * a->ndim;
-    CHECK_MEM(a->dims, b->dims, n_dims * sizeof a->dims[0]);
-    CHECK_UINT(a->socket_path_bytes, b->socket_path_bytes);
-    if (a->socket_path_bytes) CHECK_MEM(a->socket_path, b->socket_path, a->socket_path_bytes);
+    CHECK_MEM(a->exporter.identity.boot_id, b->exporter.identity.boot_id, 16);
+    CHECK_MEM(a->exporter.identity.id, b->exporter.identity.id, 16);
+    CHECK_UINT(a->exporter.identity.start_ns, b->exporter.identity.start_ns);
+    CHECK_UINT(a->exporter.identity.uid, b->exporter.identity.uid);
+    CHECK_UINT(a->exporter.identity.pid, b->exporter.identity.pid);
+    CHECK_INT(a->storage.device_type, b->storage.device_type);
+    CHECK_UINT(a->storage.allocation, b->storage.allocation);
+    CHECK_UINT(a->storage.allocation_gen, b->storage.allocation_gen);
+    CHECK_UINT(a->storage.allocation_bytes, b->storage.allocation_bytes);
+    CHECK_UINT(a->storage.slot, b->storage.slot);
+    CHECK_UINT(a->storage.slot_gen, b->storage.slot_gen);
+    CHECK_UINT(a->storage.off, b->storage.off);
+    CHECK_UINT(a->storage.bytes, b->storage.bytes);
+    CHECK_UINT(a->exporter.pin_token, b->exporter.pin_token);
+    CHECK_UINT(a->tensor.offset_bits, b->tensor.offset_bits);
+    CHECK_MEM(&a->tensor.dtype, &b->tensor.dtype, sizeof a->tensor.dtype);
+    CHECK_INT(a->tensor.is_read_only, b->tensor.is_read_only);
+    CHECK_INT(a->tensor.is_padded, b->tensor.is_padded);
+    CHECK_INT(a->tensor.is_contiguous, b->tensor.is_contiguous);
+    CHECK_UINT(a->tensor.ndim, b->tensor.ndim);
+    uint32_t n_dims = a->tensor.is_contiguous ? a->tensor.ndim : 2 * a->tensor.ndim;
+    CHECK_MEM(a->tensor.dims, b->tensor.dims, n_dims * sizeof a->tensor.dims[0]);
+    CHECK_UINT(a->exporter.socket_path_bytes, b->exporter.socket_path_bytes);
+    if (a->exporter.socket_path_bytes) CHECK_MEM(a->exporter.socket_path, b->exporter.socket_path, a->exporter.socket_path_bytes);
 }
 
 /* Encodes, compares bytes and text with the file, and reads both back. */
@@ -123,39 +123,39 @@ static void check_handle(const char *name, const struct lend__wire *wire, size_t
 
 LEND_TEST(handle_of_a_contiguous_tensor) {
     const struct lend__wire wire = {
-        .exporter = exporter,
-        .device_type = kDLCPU,
-        .allocation = 3,
-        .allocation_gen = 2,
-        .allocation_bytes = 2u << 20,
-        .slot = 7,
-        .slot_gen = 9,
-        .storage_off = 4096,
-        .storage_bytes = 24,
-        .dtype = {kDLFloat, 32, 1},
-        .is_contiguous = true,
-        .ndim = 2,
-        .dims = {2, 3, 3, 1},
+        .exporter.identity = exporter,
+        .storage.device_type = kDLCPU,
+        .storage.allocation = 3,
+        .storage.allocation_gen = 2,
+        .storage.allocation_bytes = 2u << 20,
+        .storage.slot = 7,
+        .storage.slot_gen = 9,
+        .storage.off = 4096,
+        .storage.bytes = 24,
+        .tensor.dtype = {kDLFloat, 32, 1},
+        .tensor.is_contiguous = true,
+        .tensor.ndim = 2,
+        .tensor.dims = {2, 3, 3, 1},
     };
     check_handle("contiguous.hex", &wire, 144);
 }
 
 LEND_TEST(handle_of_a_pinned_strided_tensor) {
     const struct lend__wire wire = {
-        .exporter = exporter,
-        .device_type = kDLCPU,
-        .allocation = 0,
-        .allocation_gen = 1,
-        .allocation_bytes = 1ull << 40,
-        .slot = 0xabcdef,
-        .slot_gen = 0x0123456789abcdefu,
-        .storage_off = 1ull << 32,
-        .storage_bytes = 1ull << 39,
-        .pin_token = 0xfedcba9876543210u,
-        .offset_bits = 8 * ((1ull << 38) + 16),
-        .dtype = {kDLBfloat, 16, 1},
-        .ndim = 3,
-        .dims = {2, 5, 1, 1ll << 33, -7, 0},
+        .exporter.identity = exporter,
+        .storage.device_type = kDLCPU,
+        .storage.allocation = 0,
+        .storage.allocation_gen = 1,
+        .storage.allocation_bytes = 1ull << 40,
+        .storage.slot = 0xabcdef,
+        .storage.slot_gen = 0x0123456789abcdefu,
+        .storage.off = 1ull << 32,
+        .storage.bytes = 1ull << 39,
+        .exporter.pin_token = 0xfedcba9876543210u,
+        .tensor.offset_bits = 8 * ((1ull << 38) + 16),
+        .tensor.dtype = {kDLBfloat, 16, 1},
+        .tensor.ndim = 3,
+        .tensor.dims = {2, 5, 1, 1ll << 33, -7, 0},
     };
     check_handle("pinned_strided.hex", &wire, 184);
 }
@@ -163,39 +163,39 @@ LEND_TEST(handle_of_a_pinned_strided_tensor) {
 LEND_TEST(handle_with_a_socket_path) {
     static const char path[] = "/run/user/1000/lend-1000-e0e1e2e3e4e5e6e7e8e9eaebecedeeef";
     const struct lend__wire wire = {
-        .exporter = exporter,
-        .device_type = kDLCPU,
-        .allocation = 1,
-        .allocation_gen = 1,
-        .allocation_bytes = 65536,
-        .slot = 1,
-        .slot_gen = 1,
-        .storage_off = 64,
-        .storage_bytes = 3,
-        .offset_bits = 4,
-        .dtype = {kDLInt, 4, 1},
-        .is_read_only = true,
-        .is_contiguous = true,
-        .ndim = 1,
-        .dims = {5, 1},
-        .socket_path = path,
-        .socket_path_bytes = sizeof path - 1,
+        .exporter.identity = exporter,
+        .storage.device_type = kDLCPU,
+        .storage.allocation = 1,
+        .storage.allocation_gen = 1,
+        .storage.allocation_bytes = 65536,
+        .storage.slot = 1,
+        .storage.slot_gen = 1,
+        .storage.off = 64,
+        .storage.bytes = 3,
+        .tensor.offset_bits = 4,
+        .tensor.dtype = {kDLInt, 4, 1},
+        .tensor.is_read_only = true,
+        .tensor.is_contiguous = true,
+        .tensor.ndim = 1,
+        .tensor.dims = {5, 1},
+        .exporter.socket_path = path,
+        .exporter.socket_path_bytes = sizeof path - 1,
     };
     check_handle("socket_path.hex", &wire, 216);
 }
 
 LEND_TEST(handle_of_a_tensor_without_bytes) {
     const struct lend__wire wire = {
-        .exporter = exporter,
-        .device_type = kDLCPU,
-        .allocation = LEND__CONTROL_NONE,
-        .slot = 2,
-        .slot_gen = 1,
-        .dtype = {kDLFloat8_e4m3fn, 8, 1},
-        .is_padded = true,
-        .is_contiguous = true,
-        .ndim = 1,
-        .dims = {0, 1},
+        .exporter.identity = exporter,
+        .storage.device_type = kDLCPU,
+        .storage.allocation = LEND__CONTROL_NONE,
+        .storage.slot = 2,
+        .storage.slot_gen = 1,
+        .tensor.dtype = {kDLFloat8_e4m3fn, 8, 1},
+        .tensor.is_padded = true,
+        .tensor.is_contiguous = true,
+        .tensor.ndim = 1,
+        .tensor.dims = {0, 1},
     };
     check_handle("no_bytes.hex", &wire, 144);
 }
@@ -233,7 +233,7 @@ LEND_TEST(offsets_in_shared_memory) {
     MEMBER("allocation", lend_shm_allocation, state);
     MEMBER("allocation", lend_shm_allocation, bytes);
     MEMBER("allocation", lend_shm_allocation, fd_offset);
-    MEMBER("allocation", lend_shm_allocation, is_read_only);
+    MEMBER("allocation", lend_shm_allocation, flags);
     MEMBER("page", lend_shm_page, magic);
     MEMBER("page", lend_shm_page, layout);
     MEMBER("page", lend_shm_page, nonce);
@@ -262,8 +262,6 @@ LEND_TEST(offsets_in_control_messages) {
     MEMBER("request", lend__control_request, layout);
     MEMBER("request", lend__control_request, exporter_id);
     MEMBER("request", lend__control_request, pid);
-    MEMBER("request", lend__control_request, slot);
-    MEMBER("request", lend__control_request, slot_gen);
     MEMBER("request", lend__control_request, allocation);
     MEMBER("request", lend__control_request, allocation_gen);
     MEMBER("request", lend__control_request, page_index);

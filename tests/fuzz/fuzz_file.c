@@ -21,12 +21,22 @@ static void load(struct lend_file *file, size_t i, size_t file_bytes) {
     PROPERTY(entry.ndim >= 0 && entry.ndim <= LEND_NDIM_MAX && entry.name);
     PROPERTY(entry.offset <= file_bytes && entry.nbytes <= file_bytes - entry.offset);
     PROPERTY(lend_file_find(file, entry.name, &found) == 0);
-    int r = lend_file_load(file, i, pool, NULL, NULL, &tensor, &error);
+    int r = lend_file_load(file, i, pool, NULL, &tensor, &error);
     PROPERTY(r == 0 || (error.code == r && error.text[0]));
     if (r < 0) return;
     struct lend_tensor_info info = {.size = sizeof info};
     PROPERTY(lend_tensor_info(tensor, &info) == 0 && info.ndim == entry.ndim && info.nbytes == entry.nbytes);
     PROPERTY(!memcmp(info.shape, entry.shape, (size_t)entry.ndim * sizeof *entry.shape));
+    /* In place it is the same tensor. */
+    const struct lend_file_load_opts opts = {.size = sizeof opts, .flags = LEND_FILE_IN_PLACE};
+    struct lend_tensor *mapped = NULL;
+    r = lend_file_load(file, i, NULL, &opts, &mapped, &error);
+    PROPERTY(r == 0 || (error.code == r && error.text[0]));
+    if (r == 0) {
+        PROPERTY(lend_tensor_info(mapped, &info) == 0 && info.nbytes == entry.nbytes);
+        PROPERTY(!entry.nbytes || !memcmp(lend_tensor_data(mapped), lend_tensor_data(tensor), entry.nbytes));
+        lend_tensor_unref(mapped);
+    }
     lend_tensor_unref(tensor);
 }
 

@@ -86,14 +86,18 @@ static void say(struct visitor *visitor, const void *message, size_t bytes) {
 
 /* A request that gets past the first checks; what it asks for is the input's. */
 static void send_sound(struct visitor *visitor, struct input *in) {
-    struct lend__control_request request = {
-        .magic = LEND__CONTROL_MAGIC, .major = LEND_WIRE_MAJOR, .bytes = sizeof request, .layout = lend__shm_layout()};
+    struct {
+        struct lend__control_request request;
+        struct lend__control_slot slots[3];
+    } message = {.request = {.magic = LEND__CONTROL_MAGIC, .major = LEND_WIRE_MAJOR, .layout = lend__shm_layout()}};
+    struct lend__control_request request = message.request;
     memcpy(request.exporter_id, lend__context.identity.id, LEND__ID_BYTES);
     request.type = input_byte(in) % 9;
-    request.slot = input_byte(in) % (TENSORS + 2);
-    request.slot_gen =
-        lend__ledger.slots && request.slot < lend__ledger.n_slots ? lend__ledger.slots[request.slot].gen : 7;
-    request.slot_gen += input_byte(in) % 2;
+    for (unsigned i = 0; i < 3; i++) {
+        uint32_t slot = input_byte(in) % (TENSORS + 2);
+        uint64_t gen = lend__ledger.slots && slot < lend__ledger.n_slots ? lend__ledger.slots[slot].gen : 7;
+        message.slots[i] = (struct lend__control_slot){.slot = slot, .gen = gen + input_byte(in) % 2};
+    }
     request.allocation = input_byte(in) % 3 ? 0 : LEND__CONTROL_NONE;
     request.allocation_gen = 1;
     request.page_index = input_byte(in) % 5 ? LEND__CONTROL_NONE : input_byte(in);
@@ -102,11 +106,14 @@ static void send_sound(struct visitor *visitor, struct input *in) {
     request.report_from = input_byte(in) % 9 ? 0 : input_u64(in);
     request.pin_ns_max = input_byte(in);
     request.token = input_byte(in) % 2 && lend__ledger.oldest_pin ? lend__ledger.oldest_pin->token : input_u64(in);
-    say(visitor, &request, sizeof request);
+    bool has_slots = request.type == LEND__CONTROL_PIN;
+    request.bytes = (uint32_t)(sizeof request + (has_slots ? (input_byte(in) % 4) * sizeof message.slots[0] : 0));
+    message.request = request;
+    say(visitor, &message, request.bytes);
 }
 
 static void send_raw(struct visitor *visitor, struct input *in) {
-    uint8_t message[sizeof(struct lend__control_request) + 8];
+    uint8_t message[sizeof(struct lend__control_request) + 40];
     size_t n = input_byte(in) % 4 ? sizeof(struct lend__control_request) : input_byte(in) % sizeof message;
     input_take(in, message, n);
     say(visitor, message, n);

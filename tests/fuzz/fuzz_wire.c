@@ -29,22 +29,22 @@ static bool is_known(int r) {
 }
 
 static bool are_equal(const struct lend__wire *a, const struct lend__wire *b) {
-    if (memcmp(a->exporter.boot_id, b->exporter.boot_id, 16) || memcmp(a->exporter.id, b->exporter.id, 16) ||
-        a->exporter.start_ns != b->exporter.start_ns || a->exporter.uid != b->exporter.uid ||
-        a->exporter.pid != b->exporter.pid)
+    if (memcmp(a->exporter.identity.boot_id, b->exporter.identity.boot_id, 16) || memcmp(a->exporter.identity.id, b->exporter.identity.id, 16) ||
+        a->exporter.identity.start_ns != b->exporter.identity.start_ns || a->exporter.identity.uid != b->exporter.identity.uid ||
+        a->exporter.identity.pid != b->exporter.identity.pid)
         return false;
-    if (a->device_type != b->device_type || a->allocation != b->allocation || a->allocation_gen != b->allocation_gen ||
-        a->allocation_bytes != b->allocation_bytes || a->slot != b->slot || a->slot_gen != b->slot_gen ||
-        a->storage_off != b->storage_off || a->storage_bytes != b->storage_bytes || a->pin_token != b->pin_token)
+    if (a->storage.device_type != b->storage.device_type || a->storage.allocation != b->storage.allocation || a->storage.allocation_gen != b->storage.allocation_gen ||
+        a->storage.allocation_bytes != b->storage.allocation_bytes || a->storage.slot != b->storage.slot || a->storage.slot_gen != b->storage.slot_gen ||
+        a->storage.off != b->storage.off || a->storage.bytes != b->storage.bytes || a->exporter.pin_token != b->exporter.pin_token)
         return false;
-    if (a->offset_bits != b->offset_bits || memcmp(&a->dtype, &b->dtype, sizeof a->dtype) ||
-        a->is_read_only != b->is_read_only || a->is_padded != b->is_padded || a->is_contiguous != b->is_contiguous ||
-        a->ndim != b->ndim)
+    if (a->tensor.offset_bits != b->tensor.offset_bits || memcmp(&a->tensor.dtype, &b->tensor.dtype, sizeof a->tensor.dtype) ||
+        a->tensor.is_read_only != b->tensor.is_read_only || a->tensor.is_padded != b->tensor.is_padded || a->tensor.is_contiguous != b->tensor.is_contiguous ||
+        a->tensor.ndim != b->tensor.ndim)
         return false;
-    if (memcmp(a->dims, b->dims, (a->is_contiguous ? 1u : 2u) * a->ndim * sizeof a->dims[0])) return false;
-    if (!a->socket_path != !b->socket_path || (a->socket_path && a->socket_path_bytes != b->socket_path_bytes))
+    if (memcmp(a->tensor.dims, b->tensor.dims, (a->tensor.is_contiguous ? 1u : 2u) * a->tensor.ndim * sizeof a->tensor.dims[0])) return false;
+    if (!a->exporter.socket_path != !b->exporter.socket_path || (a->exporter.socket_path && a->exporter.socket_path_bytes != b->exporter.socket_path_bytes))
         return false;
-    return !a->socket_path || !memcmp(a->socket_path, b->socket_path, a->socket_path_bytes);
+    return !a->exporter.socket_path || !memcmp(a->exporter.socket_path, b->exporter.socket_path, a->exporter.socket_path_bytes);
 }
 
 /* What was decoded is encoded again: the same wire, and from then on the same bytes. */
@@ -89,7 +89,7 @@ static void rebuild(const uint8_t *bytes, size_t n) {
     struct lend_tensor *got = NULL;
     struct lend_error error = {0};
     if (lend__wire_decode(bytes, n, &wire, "fuzz", NULL) < 0) return;
-    if (memcmp(wire.exporter.id, lend__context.identity.id, LEND__ID_BYTES)) return;
+    if (memcmp(wire.exporter.identity.id, lend__context.identity.id, LEND__ID_BYTES)) return;
     int r = lend_rebuild(bytes, n, NULL, &got, &error);
     PROPERTY(r == 0 || (error.code == r && error.text[0] && !got));
     if (r == 0) {
@@ -98,7 +98,7 @@ static void rebuild(const uint8_t *bytes, size_t n) {
         PROPERTY(ours.storage_id == theirs.storage_id);
         lend_tensor_unref(got);
     }
-    if (wire.pin_token) lend_pin_cancel(bytes, n, 0, NULL);
+    if (wire.exporter.pin_token) lend_pin_cancel(bytes, n, 0, NULL);
     PROPERTY(lend_check(NULL) == 0);
 }
 
@@ -129,35 +129,35 @@ static void make_wire(struct input *in) {
     char path[108];
     memset(&wire, 0, sizeof wire);
     unsigned flags = input_byte(in);
-    input_take(in, &wire.exporter.boot_id, 16);
-    input_take(in, &wire.exporter.id, 16);
-    wire.exporter.start_ns = input_u64(in);
-    wire.exporter.uid = (uint32_t)input_u64(in);
-    wire.exporter.pid = (uint32_t)input_u64(in);
-    wire.device_type = (int32_t)input_u64(in);
-    wire.allocation = (uint32_t)input_u64(in);
-    wire.allocation_gen = (uint32_t)input_u64(in);
-    wire.allocation_bytes = input_u64(in);
-    wire.slot = (uint32_t)input_u64(in);
-    wire.slot_gen = input_u64(in);
-    wire.storage_off = input_u64(in);
-    wire.storage_bytes = input_u64(in);
-    wire.pin_token = input_u64(in);
-    wire.offset_bits = input_u64(in);
-    wire.dtype = (DLDataType){input_byte(in), input_byte(in), (uint16_t)input_u64(in)};
-    wire.is_read_only = flags & 1;
-    wire.is_padded = flags & 2;
-    wire.is_contiguous = flags & 4;
-    wire.ndim = input_byte(in) % (LEND_NDIM_MAX + 1);
+    input_take(in, &wire.exporter.identity.boot_id, 16);
+    input_take(in, &wire.exporter.identity.id, 16);
+    wire.exporter.identity.start_ns = input_u64(in);
+    wire.exporter.identity.uid = (uint32_t)input_u64(in);
+    wire.exporter.identity.pid = (uint32_t)input_u64(in);
+    wire.storage.device_type = (int32_t)input_u64(in);
+    wire.storage.allocation = (uint32_t)input_u64(in);
+    wire.storage.allocation_gen = (uint32_t)input_u64(in);
+    wire.storage.allocation_bytes = input_u64(in);
+    wire.storage.slot = (uint32_t)input_u64(in);
+    wire.storage.slot_gen = input_u64(in);
+    wire.storage.off = input_u64(in);
+    wire.storage.bytes = input_u64(in);
+    wire.exporter.pin_token = input_u64(in);
+    wire.tensor.offset_bits = input_u64(in);
+    wire.tensor.dtype = (DLDataType){input_byte(in), input_byte(in), (uint16_t)input_u64(in)};
+    wire.tensor.is_read_only = flags & 1;
+    wire.tensor.is_padded = flags & 2;
+    wire.tensor.is_contiguous = flags & 4;
+    wire.tensor.ndim = input_byte(in) % (LEND_NDIM_MAX + 1);
     if (flags & 8) {
-        wire.socket_path_bytes = 1 + input_byte(in) % 107;
-        input_take(in, path, wire.socket_path_bytes);
-        for (uint32_t i = 0; i < wire.socket_path_bytes; i++)
+        wire.exporter.socket_path_bytes = 1 + input_byte(in) % 107;
+        input_take(in, path, wire.exporter.socket_path_bytes);
+        for (uint32_t i = 0; i < wire.exporter.socket_path_bytes; i++)
             if (!path[i]) path[i] = '/';
-        wire.socket_path = path;
+        wire.exporter.socket_path = path;
     }
-    for (uint32_t i = 0; i < 2 * wire.ndim; i++)
-        wire.dims[i] = flags & 16 ? (int64_t)input_u64(in) : (int8_t)input_byte(in); /* wide or narrow */
+    for (uint32_t i = 0; i < 2 * wire.tensor.ndim; i++)
+        wire.tensor.dims[i] = flags & 16 ? (int64_t)input_u64(in) : (int8_t)input_byte(in); /* wide or narrow */
     go_round(&wire);
 }
 

@@ -111,6 +111,8 @@ static struct lend_rebuild_opts rebuild_opts(char **words) {
             o.flags |= LEND_REBUILD_WRITABLE;
         else if (!strcmp(*words, "read_only"))
             o.flags |= LEND_REBUILD_READ_ONLY;
+        else if (!strcmp(*words, "file"))
+            o.flags |= LEND_REBUILD_FILE_IN_PLACE;
         else
             FAIL("no such rebuild option: %s", *words);
     }

@@ -30,6 +30,16 @@ static inline int open_bytes(const void *bytes, size_t n, struct lend_file **ret
     return r;
 }
 
+/* What a .safetensors file of this header and `n_data` bytes 0, 1, 2... is. Returns its length. */
+static inline size_t safetensors_bytes(const char *header, size_t n_data, uint8_t *bytes, size_t room) {
+    size_t n = strlen(header);
+    CHECK(8 + n + n_data <= room);
+    for (int i = 0; i < 8; i++) bytes[i] = (uint8_t)((uint64_t)n >> (8 * i));
+    memcpy(bytes + 8, header, n);
+    for (size_t i = 0; i < n_data; i++) bytes[8 + n + i] = (uint8_t)i;
+    return 8 + n + n_data;
+}
+
 /* The path of a file of the checkout; the build says where that is. */
 static inline const char *sample(const char *name) {
     static char path[512];

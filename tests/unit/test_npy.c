@@ -233,14 +233,14 @@ LEND_TEST(npy_loads_into_a_pool) {
     CHECK_OK(lend_pool_new(NULL, &pool, &error), &error);
 
     CHECK_OK(lend_file_open(sample("tests/data/c_int32.npy"), &file, &error), &error);
-    CHECK_OK(lend_file_load(file, 0, pool, NULL, NULL, &tensor, &error), &error);
+    CHECK_OK(lend_file_load(file, 0, pool, NULL, &tensor, &error), &error);
     lend_file_close(file);
     CHECK_MEM(lend_tensor_data(tensor), ((int32_t[]){0, 1, 2, 3, 4, 5}), 24);
     lend_tensor_unref(tensor);
 
     /* Fortran order is a transposed view; in C order it is 0..23 again. */
     CHECK_OK(lend_file_open(sample("tests/data/f_float32.npy"), &file, &error), &error);
-    CHECK_OK(lend_file_load(file, 0, pool, NULL, NULL, &tensor, &error), &error);
+    CHECK_OK(lend_file_load(file, 0, pool, NULL, &tensor, &error), &error);
     lend_file_close(file);
     CHECK_OK(lend_tensor_info(tensor, &info), NULL);
     CHECK_INT(info.ndim, 3);
@@ -251,8 +251,28 @@ LEND_TEST(npy_loads_into_a_pool) {
     lend_tensor_unref(copy);
     lend_tensor_unref(tensor);
 
+    /* So it is in place. */
+    const struct lend_file_load_opts in_place = {.size = sizeof in_place, .flags = LEND_FILE_IN_PLACE};
+    CHECK_OK(lend_file_open(sample("tests/data/f_float32.npy"), &file, &error), &error);
+    CHECK_OK(lend_file_load(file, 0, NULL, &in_place, &tensor, &error), &error);
+    lend_file_close(file);
+    CHECK_OK(lend_tensor_info(tensor, &info), NULL);
+    CHECK_INT(info.strides[0], 1);
+    CHECK_INT(info.strides[2], 6);
+    CHECK(info.is_read_only);
+    CHECK_OK(lend_tensor_copy(tensor, NULL, &copy, &error), &error);
+    for (int i = 0; i < 24; i++) CHECK(((float *)lend_tensor_data(copy))[i] == (float)i);
+    lend_tensor_unref(copy);
+    lend_tensor_unref(tensor);
+
     CHECK_OK(lend_file_open(sample("tests/data/empty.npy"), &file, &error), &error);
-    CHECK_OK(lend_file_load(file, 0, pool, NULL, NULL, &tensor, &error), &error);
+    CHECK_OK(lend_file_load(file, 0, NULL, &in_place, &tensor, &error), &error);
+    CHECK_OK(lend_tensor_info(tensor, &info), NULL);
+    CHECK_INT(info.numel, 0);
+    lend_tensor_unref(tensor);
+    lend_file_close(file);
+    CHECK_OK(lend_file_open(sample("tests/data/empty.npy"), &file, &error), &error);
+    CHECK_OK(lend_file_load(file, 0, pool, NULL, &tensor, &error), &error);
     lend_file_close(file);
     CHECK_OK(lend_tensor_info(tensor, &info), NULL);
     CHECK_INT(info.numel, 0);

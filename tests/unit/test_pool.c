@@ -7,6 +7,7 @@
 #include "tensor/storage.h"
 
 #include <fcntl.h>
+#include <lend/tensor.h>
 #include <lend/watch.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -24,7 +25,7 @@ static void expect_refused(struct lend_pool_opts opts, int code, const char *par
 
 LEND_TEST(wrong_options_are_named) {
     expect_refused((struct lend_pool_opts){.size = 4}, -EINVAL, "size");
-    expect_refused(POOL_OPTS(.flags = 8), -EINVAL, "flags");
+    expect_refused(POOL_OPTS(.flags = 16), -EINVAL, "flags");
     expect_refused(POOL_OPTS(.huge_pages = 3), -EINVAL, "huge_pages");
     expect_refused(POOL_OPTS(.numa_mode = 4), -EINVAL, "numa_mode");
     expect_refused(POOL_OPTS(.numa_mode = LEND_NUMA_BIND), -EINVAL, "numa_nodes");
@@ -33,7 +34,7 @@ LEND_TEST(wrong_options_are_named) {
     expect_refused(POOL_OPTS(.alignment = 4 << 20), -EINVAL, "alignment");
     expect_refused(POOL_OPTS(.device_type = 99), -ENODEV, "device_type 99");
     expect_refused(POOL_OPTS(.device_id = 1), -ENODEV, "device_id is 1");
-    expect_refused(POOL_OPTS(.device_type = LEND__DEVICE_META), -EOPNOTSUPP, "meta");
+    expect_refused(POOL_OPTS(.device_type = LEND_DEVICE_META), -EOPNOTSUPP, "meta");
     expect_refused(POOL_OPTS(.adopt_bytes = 64, .adopt_offset = 1), -EINVAL, "adopt_offset");
     expect_refused(POOL_OPTS(.adopt_bytes = 65), -EINVAL, "adopt_bytes");
     expect_refused(POOL_OPTS(.adopt_bytes = 64, .budget_bytes = 64), -EINVAL, "adopted");

@@ -2,16 +2,17 @@
 /* From an address to the storage around it. */
 #include "memory/region.h"
 
+#include "base/checked.h"
 #include "pool_fixture.h"
 #include "tensor/storage.h"
 
 static struct lend__storage storages[3];
 static unsigned n_calls;
 
-static struct lend__storage *storage_at(struct lend__region *region, const uint8_t *address) {
+static struct lend__storage *storage_at(struct lend__region *region, const uint8_t *address, uint64_t bytes) {
     n_calls++;
     /* The first half of each range is a storage. */
-    if ((uint64_t)(address - region->base) >= region->bytes / 2) return NULL;
+    if (!lend__range_fits((uint64_t)(address - region->base), bytes, region->bytes / 2)) return NULL;
     return lend__storage_ref(region->owner);
 }
 

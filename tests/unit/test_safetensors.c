@@ -8,15 +8,9 @@
 #include <errno.h>
 #include <lend/lend.h>
 
-/* A file of this header and `n_data` bytes 0, 1, 2... */
 static int open_header(const char *header, size_t n_data, struct lend_file **ret, struct lend_error *error) {
     static uint8_t bytes[1 << 16];
-    size_t n = strlen(header);
-    CHECK(8 + n + n_data <= sizeof bytes);
-    for (int i = 0; i < 8; i++) bytes[i] = (uint8_t)((uint64_t)n >> (8 * i));
-    memcpy(bytes + 8, header, n);
-    for (size_t i = 0; i < n_data; i++) bytes[8 + n + i] = (uint8_t)i;
-    return open_bytes(bytes, 8 + n + n_data, ret, error);
+    return open_bytes(bytes, safetensors_bytes(header, n_data, bytes, sizeof bytes), ret, error);
 }
 
 static void check_refused(const char *header, size_t n_data, int code, const char *part) {
@@ -287,7 +281,7 @@ LEND_TEST(safetensors_loads_into_a_pool) {
     for (size_t i = 0; i < 7; i++) {
         size_t index;
         CHECK_OK(lend_file_find(file, names[i], &index), NULL);
-        CHECK_OK(lend_file_load(file, index, pool, NULL, NULL, &tensors[i], &error), &error);
+        CHECK_OK(lend_file_load(file, index, pool, NULL, &tensors[i], &error), &error);
         CHECK_OK(lend_file_entry_get(file, index, &e), NULL);
         CHECK_OK(lend_tensor_info(tensors[i], &info), NULL);
         CHECK_UINT(info.nbytes, e.nbytes);
@@ -305,7 +299,7 @@ LEND_TEST(safetensors_loads_into_a_pool) {
     CHECK_OK(lend_tensor_info(tensors[0], &info), NULL);
     CHECK_INT(info.ndim, 3);
     CHECK_INT(info.shape[0], 1797);
-    CHECK_CODE(lend_file_load(file, 7, pool, NULL, NULL, &tensors[0], &error), -ERANGE);
+    CHECK_CODE(lend_file_load(file, 7, pool, NULL, &tensors[0], &error), -ERANGE);
     lend_file_close(file);
     for (size_t i = 0; i < 7; i++) lend_tensor_unref(tensors[i]);
     lend_pool_unref(pool);
@@ -325,15 +319,16 @@ LEND_TEST(a_load_is_one_read_and_can_be_ended) {
     struct lend_tensor *tensor = NULL;
     struct lend_error error;
     unsigned calls = 0;
+    const struct lend_file_load_opts opts = {.size = sizeof opts, .progress = count_progress, .user = &calls};
     CHECK_OK(lend_open(NULL, &error), &error);
     CHECK_OK(lend_pool_new(NULL, &pool, &error), &error);
     CHECK_OK(open_header("{" TENSOR("a", "U8", "4", "0,4") "}", 4, &file, &error), &error);
-    CHECK_OK(lend_file_load(file, 0, pool, count_progress, &calls, &tensor, &error), &error);
+    CHECK_OK(lend_file_load(file, 0, pool, &opts, &tensor, &error), &error);
     CHECK_UINT(calls, 1);
     CHECK_MEM(lend_tensor_data(tensor), "\0\1\2\3", 4);
     lend_tensor_unref(tensor);
     tensor = NULL;
-    CHECK_CODE(lend_file_load(file, 0, pool, count_progress, &calls, &tensor, &error), -ECANCELED);
+    CHECK_CODE(lend_file_load(file, 0, pool, &opts, &tensor, &error), -ECANCELED);
     CHECK_PTR(tensor, NULL);
     lend_file_close(file);
     lend_pool_unref(pool);
@@ -357,7 +352,7 @@ LEND_TEST(a_file_cut_after_it_was_opened) {
     CHECK_OK(lend_pool_new(NULL, &pool, &error), &error);
     CHECK_OK(lend_file_open(path, &file, &error), &error);
     CHECK_INT(ftruncate(fd, 8 + 0x3a + 1), 0);
-    CHECK_CODE(lend_file_load(file, 0, pool, NULL, NULL, &tensor, &error), -EBADMSG);
+    CHECK_CODE(lend_file_load(file, 0, pool, NULL, &tensor, &error), -EBADMSG);
     CHECK_CONTAINS(error.text, "ends after 1 of the 4 bytes");
     CHECK_PTR(tensor, NULL);
     lend_file_close(file);

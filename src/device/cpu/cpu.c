@@ -149,6 +149,7 @@ static int cpu_new(const struct lend__allocation_request *request, struct lend__
 
 static int cpu_discard(struct lend__extent *extent) {
     if (extent->is_peers_read_only) return -EPERM; /* the seal forbids it, as every other write */
+    if (extent->is_file) return -EPERM;            /* what it holds is not ours to drop */
     return (int)lend__sys.fallocate(extent->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, extent->fd_offset,
                                     extent->bytes);
 }
@@ -157,10 +158,12 @@ const struct lend__device_ops lend__cpu_ops = {
     .name = "cpu",
     .device_type = kDLCPU,
     .caps = LEND__CAP_ALLOCATE | LEND__CAP_IMPORT | LEND__CAP_READ_ONLY | LEND__CAP_DISCARD | LEND__CAP_HUGE_PAGES |
-            LEND__CAP_NUMA | LEND__CAP_ADOPT,
+            LEND__CAP_NUMA | LEND__CAP_ADOPT | LEND__CAP_FILE,
     .allocation_new = cpu_new,
     .allocation_adopt = lend__cpu_adopt,
     .allocation_import = lend__cpu_import,
+    .file_adopt = lend__cpu_file_adopt,
+    .file_import = lend__cpu_file_import,
     .allocation_discard = cpu_discard,
     .allocation_free = lend__cpu_free,
     .thp_bytes = lend__cpu_thp_bytes,

@@ -76,6 +76,10 @@ int lend__cpu_adopt(int fd, uint64_t off, uint64_t bytes, struct lend__extent *r
 int lend__cpu_import(int fd, uint64_t off, uint64_t bytes, bool is_read_only, struct lend__extent *ret,
                      struct lend_error *error);
 
+/* file.c: files, mapped where they lie. */
+int lend__cpu_file_adopt(int fd, uint64_t off, uint64_t bytes, struct lend__extent *ret, struct lend_error *error);
+int lend__cpu_file_import(int fd, uint64_t off, uint64_t bytes, struct lend__extent *ret, struct lend_error *error);
+
 /* lines.c: text files of the kernel, line by line. */
 struct lend__lines {
     int fd;

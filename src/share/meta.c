@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: MIT */
+/* The table of meta storages that have a name: a hash of records, each over a living storage. A record goes with its
+ * storage (private_release), so the table never keeps one alive.
+ *
+ * Locking: the import lock, which is held across fork. A storage whose count has just reached 0 may still be found
+ * here: lend__storage_ref_unless_zero says so, and the next one takes its place. */
+#include "share/meta.h"
+
+#include "base/error.h"
+#include "base/sys.h"
+#include "share/context.h"
+#include "share/peer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define N_BUCKETS 256 /* models that are planned on meta have some thousand parameters */
+
+struct record {
+    struct lend__identity identity;
+    uint64_t number;
+    struct lend__storage *storage;
+    struct record *next;
+};
+
+static struct record *buckets[N_BUCKETS];
+static uint64_t n_named; /* in this process; with its id, which changes in a forked child, never the same twice */
+
+static struct record **bucket_of(const uint8_t id[LEND__ID_BYTES], uint64_t number) {
+    return &buckets[(id[0] ^ number * 0x9e3779b97f4a7c15ull >> 56) % N_BUCKETS];
+}
+
+static void forget(void *ctx) {
+    struct record *record = ctx;
+    lend__import_lock();
+    struct record **at = bucket_of(record->identity.id, record->number);
+    while (*at != record) at = &(*at)->next;
+    *at = record->next;
+    lend__import_unlock();
+    free(record);
+}
+
+/* Locked. */
+static void insert(struct record *record, const struct lend__identity *identity, uint64_t number,
+                   struct lend__storage *storage) {
+    struct record **bucket = bucket_of(identity->id, number);
+    *record = (struct record){*identity, number, storage, *bucket};
+    *bucket = record;
+    storage->private_ctx = record;
+    storage->private_release = forget;
+    lend__store_relaxed(&storage->is_shared, true);
+}
+
+int lend__meta_name(struct lend__storage *storage, struct lend__identity *ret_identity, uint64_t *ret_number) {
+    void *fresh = NULL;
+    if (lend__sys.realloc(NULL, sizeof(struct record), &fresh) < 0) return -ENOMEM;
+    lend__import_lock();
+    if (!storage->private_ctx) {
+        insert(fresh, &lend__context.identity, ++n_named, storage);
+        fresh = NULL;
+    }
+    const struct record *record = storage->private_ctx;
+    *ret_identity = record->identity;
+    *ret_number = record->number;
+    lend__import_unlock();
+    free(fresh);
+    return 0;
+}
+
+static struct lend__storage *find(const uint8_t id[LEND__ID_BYTES], uint64_t number) {
+    for (struct record *record = *bucket_of(id, number); record; record = record->next)
+        if (record->number == number && !memcmp(record->identity.id, id, LEND__ID_BYTES) &&
+            lend__storage_ref_unless_zero(record->storage))
+            return record->storage;
+    return NULL;
+}
+
+int lend__meta_obtain(const struct lend__identity *identity, const struct lend__wire_storage *wire,
+                      struct lend__storage **ret, struct lend_error *error) {
+    struct lend__storage *fresh = NULL;
+    void *record = NULL;
+    int r = lend__storage_new_empty(LEND__STORAGE_META, wire->bytes, &fresh, error);
+    if (r < 0) return r;
+    if (lend__sys.realloc(NULL, sizeof(struct record), &record) < 0) {
+        lend__storage_unref(fresh);
+        return lend__fail(error, -ENOMEM, "lend_rebuild", "no memory for the record of a meta storage");
+    }
+    lend__import_lock();
+    struct lend__storage *living = find(identity->id, wire->slot_gen);
+    if (!living) insert(record, identity, wire->slot_gen, fresh);
+    lend__import_unlock();
+    if (!living) {
+        *ret = fresh;
+        return 0;
+    }
+    free(record);
+    lend__storage_unref(fresh);
+    *ret = living;
+    if (living->bytes == wire->bytes) return 0;
+    *ret = NULL;
+    r = lend__fail(error, -EBADMSG, "lend_rebuild",
+                   "the handle says %llu bytes of a meta storage that has %llu here",
+                   (unsigned long long)wire->bytes, (unsigned long long)living->bytes);
+    lend__storage_unref(living);
+    return r;
+}

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: MIT */
+/* Rebuilding trees: groups, and tensors of components. First every byte is checked and every strided tensor object made,
+ * then all storages are obtained at once (obtain.c), then they are put in place and the tensors of components are made
+ * of them. A failure anywhere drops everything, and pins are still good. */
+#include "base/error.h"
+#include "base/sys.h"
+#include "share/context.h"
+#include "share/group.h"
+#include "share/rebuild.h"
+#include "share/tree.h"
+#include "tensor/tensor.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define OPERATION "lend_rebuild"
+
+/* A node that was read. */
+struct node {
+    struct lend_tensor *tensor; /* strided: made, without a storage; NULL: a layout of components, or moved on */
+    uint32_t storage;           /* strided: index */
+    uint32_t at;                /* components: where its bytes are */
+};
+
+struct restore {
+    struct lend__tree tree;
+    struct lend__obtain job;
+    uint32_t flags; /* of the options */
+    struct node *nodes;
+    uint32_t n_nodes; /* read so far */
+    uint32_t at;      /* in the bytes */
+    bool has_components;
+    struct lend_error *error;
+};
+
+/* --- reading --------------------------------------------------------------------------------------------------------- */
+
+static int begin(struct restore *x, const void *handle, size_t bytes, const struct lend_rebuild_opts *opts) {
+    struct lend__obtain *job = &x->job;
+    *job = (struct lend__obtain){.is_final = true, .error = x->error};
+    int r = lend__rebuild_read_opts(opts, job);
+    if (r >= 0) r = lend__tree_open(handle, bytes, &x->tree, OPERATION, x->error);
+    if (r < 0) return r;
+    const struct lend__tree *tree = &x->tree;
+    x->flags = opts ? opts->flags : 0;
+    x->at = tree->nodes_at;
+    job->n_exporters = tree->n_exporters;
+    job->n_wanted = tree->n_storages;
+    /* One more of each, so that nothing is NULL for lack of anything. */
+    struct lend__wire_exporter *exporters = lend__zalloc((tree->n_exporters + 1ull) * sizeof *exporters);
+    job->exporters = exporters;
+    job->sources = lend__zalloc((tree->n_exporters + 1ull) * sizeof *job->sources);
+    job->wanted = lend__zalloc((tree->n_storages + 1ull) * sizeof *job->wanted);
+    x->nodes = lend__zalloc((tree->n_nodes + 1ull) * sizeof *x->nodes);
+    if (!exporters || !job->sources || !job->wanted || !x->nodes)
+        return lend__fail(x->error, -ENOMEM, OPERATION, "no memory to rebuild %u tensors", tree->n_nodes);
+    lend__tree_exporters(tree, exporters);
+    for (uint32_t i = 0; i < tree->n_storages; i++) {
+        lend__tree_storage(tree, i, &job->wanted[i].wire, &job->wanted[i].exporter);
+        job->wanted[i].is_skipped = true; /* until a tensor wants it */
+    }
+    return 0;
+}
+
+static void end(struct restore *x) {
+    for (uint32_t i = 0; i < x->n_nodes; i++) lend_tensor_unref(x->nodes[i].tensor);
+    free(x->nodes);
+    free((void *)(uintptr_t)x->job.exporters);
+    free(x->job.sources);
+    free(x->job.wanted);
+}
+
+static int read_strided(struct restore *x, const struct lend__tree_node *node, struct node *ret) {
+    struct lend__wanted *wanted = &x->job.wanted[node->storage];
+    struct lend__extent_bits checked;
+    int r = lend__rebuild_check_tensor(&node->tensor, wanted->wire.bytes, &checked, x->error);
+    if (r < 0) return r;
+    if (node->tensor.is_read_only && x->job.wants_writable)
+        return lend__fail(x->error, -EACCES, OPERATION,
+                          "a tensor of the handle is lent read-only; rebuild it without LEND_REBUILD_WRITABLE");
+    wanted->is_skipped = false;
+    ret->storage = node->storage;
+    return lend__rebuild_make(&node->tensor, &checked, x->flags & LEND_REBUILD_READ_ONLY, &ret->tensor, x->error);
+}
+
+/* Reads a tensor with all its components; or, not wanted, only checks them. */
+static int read_node(struct restore *x, uint32_t depth, bool is_wanted, uint32_t *left) {
+    struct lend__tree_node node;
+    uint32_t at = x->at;
+    if (depth > LEND_DEPTH_MAX) return lend__wire_bad(x->error, OPERATION, "it is too deep");
+    if (!*left) return lend__wire_bad(x->error, OPERATION, "it has more tensors than it says");
+    --*left;
+    int r = lend__tree_next(&x->tree, &x->at, &node, OPERATION, x->error);
+    if (r < 0) return r;
+    if (is_wanted) {
+        struct node *mine = &x->nodes[x->n_nodes++];
+        mine->at = at;
+        if (node.layout == LEND_LAYOUT_STRIDED)
+            r = read_strided(x, &node, mine);
+        else
+            x->has_components = true;
+    }
+    uint32_t n = node.n_components;
+    for (uint32_t i = 0; r >= 0 && i < n; i++) r = read_node(x, depth + 1, is_wanted, left);
+    return r;
+}
+
+/* `selected`: NULL, or for each entry whether it is wanted. */
+static int read_all(struct restore *x, const bool *selected) {
+    uint32_t left = x->tree.n_nodes;
+    const char *name = x->tree.is_group ? x->tree.names : NULL;
+    for (uint32_t i = 0; i < x->tree.n_entries; i++) {
+        int r = read_node(x, 1, !selected || selected[i], &left);
+        if (r < 0) {
+            lend__error_add_name(x->error, name);
+            return r;
+        }
+        if (name) name += strlen(name) + 1;
+    }
+    if (left || x->at != x->tree.nodes_end)
+        return lend__wire_bad(x->error, OPERATION, "it has fewer tensors than it says");
+    if (x->has_components || (x->flags & LEND_REBUILD_CHECK)) x->job.is_final = false;
+    return 0;
+}
+
+/* --- putting together ------------------------------------------------------------------------------------------------- */
+
+static struct lend_tensor *finish_strided(struct restore *x, struct node *node) {
+    struct lend__wanted *wanted = &x->job.wanted[node->storage];
+    struct lend_tensor *tensor = node->tensor;
+    tensor->storage = wanted->is_taken ? lend__storage_ref(wanted->got) : wanted->got;
+    wanted->is_taken = true;
+    tensor->is_read_only |= wanted->got->is_read_only;
+    node->tensor = NULL;
+    return tensor;
+}
+
+static int build(struct restore *x, uint32_t *next, struct lend_tensor **ret);
+
+/* The components, built one after another; on error those that were are dropped. */
+static int build_components(struct restore *x, uint32_t n, uint32_t *next, struct lend_tensor **ret) {
+    uint32_t done = 0;
+    int r = 0;
+    while (done < n && (r = build(x, next, &ret[done])) >= 0) done++;
+    while (r < 0 && done) lend_tensor_unref(ret[--done]);
+    return r;
+}
+
+/* Whatever does not go together is the fault of the bytes. */
+static int fault_of_bytes(int code, struct lend_error *error) {
+    if (code != -EINVAL && code != -EOVERFLOW && code != -EOPNOTSUPP) return code;
+    if (error) error->code = -EBADMSG;
+    return -EBADMSG;
+}
+
+static int make_compound(struct restore *x, const struct lend__tree_node *node, struct lend_tensor *const *components,
+                         struct lend_tensor **ret) {
+    const struct lend__wire_tensor *t = &node->tensor;
+    const struct lend_compound compound = {
+        .size = sizeof compound,
+        .layout = node->layout,
+        .n_components = node->n_components,
+        .components = components,
+        .ndim = (int32_t)t->ndim,
+        .shape = t->dims,
+        .dtype = t->dtype,
+        .is_coalesced = node->is_coalesced,
+        .dim = node->dim,
+        .scale = node->scale,
+        .zero_point = node->zero_point,
+    };
+    int r = lend__attrs_check(t->attrs, t->dtype, node->layout, OPERATION, x->error);
+    if (r >= 0) r = lend__tensor_make_compound(&compound, ret, OPERATION, x->error);
+    if (r < 0) {
+        for (uint32_t i = 0; i < node->n_components; i++) lend_tensor_unref(components[i]);
+        return fault_of_bytes(r, x->error);
+    }
+    if (!t->attrs && !t->user_bytes) return 0;
+    r = lend__tensor_set_attrs(*ret, t->attrs, t->user_tag, t->user, t->user_bytes);
+    if (r >= 0) return 0;
+    lend_tensor_unref(*ret);
+    return lend__fail(x->error, r, OPERATION, "no memory for the attributes of a tensor");
+}
+
+/* The tensor at nodes[*next], and all below it. */
+static int build(struct restore *x, uint32_t *next, struct lend_tensor **ret) {
+    struct node *mine = &x->nodes[(*next)++];
+    if (mine->tensor) {
+        *ret = finish_strided(x, mine);
+        return 0;
+    }
+    struct lend__tree_node node;
+    struct lend_tensor *components[LEND_COMPONENTS_MAX] = {NULL};
+    uint32_t at = mine->at;
+    int r = lend__tree_next(&x->tree, &at, &node, OPERATION, x->error); /* again: it was right the first time */
+    if (r >= 0) r = build_components(x, node.n_components, next, components);
+    return r < 0 ? r : make_compound(x, &node, components, ret);
+}
+
+/* Builds `n` roots into `ret`, all or none. */
+static int build_all(struct restore *x, uint32_t n, struct lend_tensor **ret) {
+    uint32_t next = 0, done = 0;
+    int r = lend__obtain_begin(&x->job);
+    if (r < 0) return r;
+    while (done < n && (r = build(x, &next, &ret[done])) >= 0) done++;
+    for (uint32_t i = 0; r >= 0 && (x->flags & LEND_REBUILD_CHECK) && i < n; i++) {
+        r = lend_tensor_check(ret[i], x->error);
+        if (r == -EOPNOTSUPP) r = 0; /* no elements to check here: meta */
+    }
+    while (r < 0 && done) {
+        lend_tensor_unref(ret[--done]);
+        ret[done] = NULL;
+    }
+    lend__obtain_end(&x->job, r >= 0);
+    return r;
+}
+
+int lend__restore_tensor(const void *handle, size_t bytes, const struct lend_rebuild_opts *opts,
+                         struct lend_tensor **ret_tensor, struct lend_error *error) {
+    struct restore x = {.error = error};
+    struct lend_tensor *tensor = NULL;
+    int r = begin(&x, handle, bytes, opts);
+    if (r >= 0 && x.tree.is_group)
+        r = lend__fail(error, -EINVAL, OPERATION, "the handle is of a group of %u tensors; use lend_group_rebuild",
+                       x.tree.n_entries);
+    if (r >= 0) r = read_all(&x, NULL);
+    if (r >= 0) r = build_all(&x, 1, &tensor);
+    end(&x);
+    if (r >= 0) *ret_tensor = tensor;
+    return r;
+}
+
+/* --- groups ----------------------------------------------------------------------------------------------------------- */
+
+/* The names that a caller wants, found among those of the handle. */
+struct subset {
+    bool *selected; /* by entry; NULL: all */
+    uint32_t n;     /* selected ones */
+    size_t bytes;   /* of their names, with NULs */
+};
+
+static int missing(const char *const *names, const bool *found, uint32_t n, struct lend_error *error) {
+    for (uint32_t i = 0; i < n; i++)
+        if (!found[i])
+            return lend__fail(error, -ENOENT, "lend_group_rebuild", "the group has no tensor \"%.120s\"", names[i]);
+    return 0;
+}
+
+static int select_names(const struct lend__tree *tree, const char *const *names, uint32_t n, struct lend__names **index,
+                        bool *found, struct subset *ret, struct lend_error *error) {
+    for (uint32_t i = 0; i < n; i++) {
+        int r = lend__names_add(index, names, i);
+        if (r == -EEXIST)
+            return lend__fail(error, -EINVAL, "lend_group_rebuild", "\"%.120s\" is wanted twice", names[i]);
+        if (r < 0) return lend__fail(error, r, "lend_group_rebuild", "no memory for a list of %u names", n);
+    }
+    const char *name = tree->names;
+    for (uint32_t i = 0; i < tree->n_entries; i++) {
+        size_t bytes = strlen(name) + 1;
+        uint32_t position = lend__names_find(*index, names, name);
+        if (position != LEND__NAME_NONE && !found[position]) { /* of two equal names the first counts */
+            found[position] = ret->selected[i] = true;
+            ret->n++;
+            ret->bytes += bytes;
+        }
+        name += bytes;
+    }
+    return missing(names, found, n, error);
+}
+
+static int make_subset(const struct lend__tree *tree, const char *const *names, size_t n, struct subset *ret,
+                       struct lend_error *error) {
+    if (!names) {
+        *ret = (struct subset){NULL, tree->n_entries, tree->names_bytes};
+        return 0;
+    }
+    if (n > LEND_GROUP_TENSORS_MAX)
+        return lend__fail(error, -EINVAL, "lend_group_rebuild", "%zu names are more than a group can have", n);
+    struct lend__names *index = lend__names_new((uint32_t)n);
+    bool *found = lend__zalloc(n + 1);
+    *ret = (struct subset){lend__zalloc(tree->n_entries + 1u), 0, 0};
+    int r = index && found && ret->selected
+                ? select_names(tree, names, (uint32_t)n, &index, found, ret, error)
+                : lend__fail(error, -ENOMEM, "lend_group_rebuild", "no memory for a list of %zu names", n);
+    free(index);
+    free(found);
+    return r;
+}
+
+/* Copies the names of the selected entries into the group's block. */
+static void copy_names(const struct lend__tree *tree, const struct subset *subset, struct lend_group *group) {
+    const char *from = tree->names;
+    char *to = group->block;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < tree->n_entries; i++) {
+        size_t bytes = strlen(from) + 1;
+        if (!subset->selected || subset->selected[i]) {
+            memcpy(to, from, bytes);
+            group->names[n++] = to;
+            to += bytes;
+        }
+        from += bytes;
+    }
+    group->n_in_block = n;
+}
+
+static int restore_group(struct restore *x, const char *const *names, size_t n_names, struct subset *subset,
+                         struct lend_group **ret) {
+    struct lend_group *group = NULL;
+    if (!x->tree.is_group)
+        return lend__fail(x->error, -EINVAL, "lend_group_rebuild", "the handle is of one tensor; use lend_rebuild");
+    int r = make_subset(&x->tree, names, n_names, subset, x->error);
+    if (r >= 0) r = read_all(x, subset->selected);
+    if (r >= 0 && (r = lend__group_make(subset->n, subset->bytes, &group)) < 0)
+        lend__fail(x->error, r, "lend_group_rebuild", "no memory for a group of %u tensors", subset->n);
+    if (r >= 0) r = build_all(x, subset->n, group->tensors);
+    if (r >= 0) {
+        group->n = subset->n;
+        copy_names(&x->tree, subset, group);
+        *ret = group;
+    } else {
+        lend_group_unref(group);
+    }
+    return r;
+}
+
+int lend_group_rebuild(const void *handle, size_t bytes, const char *const *names, size_t n_names,
+                       const struct lend_rebuild_opts *opts, struct lend_group **ret_group, struct lend_error *error) {
+    struct restore x = {.error = error};
+    struct subset subset = {.selected = NULL};
+    int r = lend__context_check("lend_group_rebuild", error);
+    if (r >= 0 && !lend__wire_is_tree(handle, bytes)) {
+        struct lend__wire wire; /* to tell garbage from a handle of another kind */
+        r = lend__wire_decode(handle, bytes, &wire, "lend_group_rebuild", error);
+        if (r >= 0)
+            r = lend__fail(error, -EINVAL, "lend_group_rebuild", "the handle is of one tensor; use lend_rebuild");
+    }
+    if (r < 0) return r;
+    r = begin(&x, handle, bytes, opts);
+    if (r >= 0) r = restore_group(&x, names, n_names, &subset, ret_group);
+    free(subset.selected);
+    end(&x);
+    return r;
+}
