@@ -43,6 +43,8 @@ struct style style_get(void);
 const char *format_bytes(uint64_t bytes, char buf[FORMAT_BYTES]);                        /* "64.0 MiB" */
 const char *format_duration(uint64_t ns, char buf[FORMAT_BYTES]);                        /* "3 h 20 min" */
 const char *format_dims(int32_t ndim, const int64_t *dims, char buf[FORMAT_DIMS_BYTES]); /* "[3, 4]" */
+/* Also of a nested tensor: "[3, *, 4]". */
+const char *format_shape(int32_t ndim, const int64_t *shape, char buf[FORMAT_DIMS_BYTES]);
 /* Text from others for a terminal: each byte of a control character becomes '?'; what does not fit ends in "...". */
 const char *format_safe(const char *text, char *buf, size_t buf_bytes);
 

@@ -17,6 +17,7 @@ static json_t *json_allocation(const struct lend_report_allocation *a) {
     json_object_set_new(o, "bytes", json_size(a->bytes));
     json_object_set_new(o, "used_bytes", json_size(a->used_bytes));
     json_object_set_new(o, "inode", json_size(a->inode));
+    json_object_set_new(o, "is_file", json_boolean(a->is_file));
     return o;
 }
 
@@ -53,6 +54,7 @@ static json_t *json_pin(const struct lend_report *r, const struct lend_report_pi
     json_object_set_new(o, "bytes", json_size(p->bytes));
     json_object_set_new(o, "age_ns", json_size(p->age_ns));
     json_object_set_new(o, "slot", json_size(p->slot));
+    json_object_set_new(o, "storages", json_size(p->n_storages));
     json_object_set_new(o, "sender_pid", json_size(p->sender_pid ? p->sender_pid : r->totals.pid));
     return o;
 }

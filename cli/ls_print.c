@@ -24,8 +24,9 @@ static void print_allocations(const struct lend_report *r) {
     char bytes[FORMAT_BYTES], used[FORMAT_BYTES];
     for (size_t i = 0; i < r->n_allocations; i++) {
         const struct lend_report_allocation *a = &r->allocations[i];
-        printf("  allocation %" PRIu32 ": generation %" PRIu32 ", %s, %s used, inode %" PRIu64 "\n", a->index, a->gen,
-               format_bytes(a->bytes, bytes), format_bytes(a->used_bytes, used), a->inode);
+        printf("  allocation %" PRIu32 ": generation %" PRIu32 ", %s, %s used, inode %" PRIu64 "%s\n", a->index, a->gen,
+               format_bytes(a->bytes, bytes), format_bytes(a->used_bytes, used), a->inode,
+               a->is_file ? ", file, not sealed" : "");
     }
 }
 
@@ -67,8 +68,10 @@ static void print_pins(const struct lend_report *r) {
     char bytes[FORMAT_BYTES], age[FORMAT_BYTES];
     for (size_t i = 0; i < r->n_pins; i++) {
         const struct lend_report_pin *p = &r->pins[i];
-        printf("  pin %#" PRIx64 " on storage %" PRIu32 ": %s, %s old, sent by pid %" PRIu32 "\n", p->token, p->slot,
-               format_bytes(p->bytes, bytes), format_duration(p->age_ns, age), sender_of(r, p));
+        printf("  pin %#" PRIx64 " on storage %" PRIu32, p->token, p->slot);
+        if (p->n_storages > 1) printf(" and %" PRIu32 " more", p->n_storages - 1);
+        printf(": %s, %s old, sent by pid %" PRIu32 "\n", format_bytes(p->bytes, bytes),
+               format_duration(p->age_ns, age), sender_of(r, p));
     }
 }
 

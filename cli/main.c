@@ -11,7 +11,7 @@ static const char main_help[] =
     "Hand tensors from one process to another without copying them.\n"
     "\n"
     "  lend share FILE...   load .safetensors and .npy files and lend their tensors\n"
-    "  lend show HANDLE     rebuild a tensor here and tell what is in it\n"
+    "  lend show HANDLE     rebuild a tensor or a group here and tell what it is\n"
     "  lend ls              list who lends what, and who holds it\n"
     "  lend help COMMAND    tell more about a command\n"
     "\n"

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <lend/layout.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,12 +70,26 @@ const char *format_duration(uint64_t ns, char buf[FORMAT_BYTES]) {
     return buf;
 }
 
-const char *format_dims(int32_t ndim, const int64_t *dims, char buf[FORMAT_DIMS_BYTES]) {
-    size_t n = (size_t)snprintf(buf, FORMAT_DIMS_BYTES, "[");
-    for (int32_t i = 0; i < ndim && n < FORMAT_DIMS_BYTES; i++)
-        n += (size_t)snprintf(buf + n, FORMAT_DIMS_BYTES - n, "%s%" PRId64, i ? ", " : "", dims[i]);
-    if (n < FORMAT_DIMS_BYTES) snprintf(buf + n, FORMAT_DIMS_BYTES - n, "]");
+/* `ragged`: what stands for LEND_RAGGED, or NULL where a number below 0 is one as any other. */
+static const char *format_list(int32_t n, const int64_t *numbers, const char *ragged, char buf[FORMAT_DIMS_BYTES]) {
+    size_t at = (size_t)snprintf(buf, FORMAT_DIMS_BYTES, "[");
+    for (int32_t i = 0; i < n && at < FORMAT_DIMS_BYTES; i++) {
+        const char *between = i ? ", " : "";
+        if (ragged && numbers[i] == LEND_RAGGED)
+            at += (size_t)snprintf(buf + at, FORMAT_DIMS_BYTES - at, "%s%s", between, ragged);
+        else
+            at += (size_t)snprintf(buf + at, FORMAT_DIMS_BYTES - at, "%s%" PRId64, between, numbers[i]);
+    }
+    if (at < FORMAT_DIMS_BYTES) snprintf(buf + at, FORMAT_DIMS_BYTES - at, "]");
     return buf;
+}
+
+const char *format_dims(int32_t ndim, const int64_t *dims, char buf[FORMAT_DIMS_BYTES]) {
+    return format_list(ndim, dims, NULL, buf);
+}
+
+const char *format_shape(int32_t ndim, const int64_t *shape, char buf[FORMAT_DIMS_BYTES]) {
+    return format_list(ndim, shape, "*", buf);
 }
 
 /* Bytes of the control character that begins here; 0: none does. Beside ASCII's these are U+0080 to U+009F, and those

@@ -8,6 +8,7 @@
 #include "stats.h"
 
 #include <errno.h>
+#include <lend/attributes.h>
 #include <math.h>
 #include <nettle/sha2.h>
 #include <stdio.h>
@@ -236,8 +237,10 @@ int stats_compute(struct lend_tensor *tensor, struct stats *ret, struct lend_err
         snprintf(error->text, sizeof error->text, "%s", lend_strerror(r));
         return error->code = r;
     }
-    /* Sub-byte elements may begin and end inside bytes that they share with neighbours. */
-    if (!info.is_contiguous || info.is_padded || info.dtype.bits < 8) {
+    /* Sub-byte elements may begin and end inside bytes that they share with neighbours; with some attributes the memory
+     * does not say what the values are. */
+    bool is_plain = info.is_contiguous && !info.is_padded && info.dtype.bits >= 8;
+    if (!is_plain || info.is_zero || info.attrs & (LEND_ATTR_CONJ | LEND_ATTR_NEG)) {
         r = lend_tensor_copy(tensor, NULL, &copy, error);
         if (r == 0) r = lend_tensor_info(copy, &info);
         if (r < 0) goto out;

@@ -17,7 +17,8 @@ struct stats {
     char sha256[65]; /* of the elements in C order; sub-byte elements packed */
 };
 
-/* Reads every element of `tensor` once (twice for a strided one: through a private copy).
+/* Reads every element of `tensor`, which is strided and not meta, once (twice where it has gaps, or is marked as
+ * conjugated or negated: through a private copy). The figures are those of the values.
  * Returns 0 or the code of lend_tensor_copy; -EOPNOTSUPP for a dtype without numbers. */
 int stats_compute(struct lend_tensor *tensor, struct stats *ret, struct lend_error *error);
 

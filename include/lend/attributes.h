@@ -57,8 +57,8 @@ LEND_API int lend_tensor_attrs(const struct lend_tensor *tensor, struct lend_ten
  *   attrs       borrowed; `user` is copied. NULL: none.
  *   ret_tensor  returned: one reference.
  *   error       borrowed, NULL allowed: names the attribute.
- * Return: 0; -EINVAL (a flag that is unknown, or does not go with the dtype, the layout or another flag; user_bytes);
- * -ENOMEM; -ESTALE; -ECHILD.
+ * Return: 0; -EINVAL (a flag that is unknown, or does not go with the dtype, the layout or another flag; user_bytes,
+ * or a user_tag without them); -ENOMEM; -ESTALE; -ECHILD.
  * Threads: any.  Crash: nothing shared is touched.  Since: 0.1.
  * See: docs/kinds.md. */
 LEND_API int lend_tensor_with_attrs(struct lend_tensor *tensor, const struct lend_tensor_attrs *attrs,

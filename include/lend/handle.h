@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-/* No handle of one tensor is longer, unless a wrapper (LEND_LAYOUT_WRAPPER) with more than four components makes it so:
+/* No handle of one tensor is longer, unless it is a wrapper (LEND_LAYOUT_WRAPPER), that is, a tree of any tensors:
  * -ERANGE then says how long it is. A strided tensor's takes 136 bytes and its shape: with an abstract address, 256
  * bytes hold 7 dimensions of any sizes and strides, or 15 when these fit 32 bits. A group's is as long as it must. */
 #define LEND_HANDLE_BYTES_MAX 8192

@@ -44,6 +44,8 @@ struct lend_report_allocation {
     uint32_t index, gen;
     uint64_t bytes, used_bytes;
     uint64_t inode;
+    uint32_t is_file : 1; /* a file's pages (LEND_FILE_IN_PLACE), which nothing keeps from being cut; no memory of the
+                           * exporter's */
 };
 
 struct lend_report_storage {

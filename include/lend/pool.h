@@ -61,7 +61,7 @@ struct lend_pool_stats {
     uint64_t n_allocations;          /* living now */
     uint64_t n_allocations_made;     /* since the pool began */
     uint64_t n_allocations_returned; /* given back to the system */
-    uint64_t reserved_bytes, reserved_bytes_peak;
+    uint64_t reserved_bytes, reserved_bytes_peak;   /* of a file in place: what is mapped, which is no memory */
     uint64_t allocated_bytes, allocated_bytes_peak; /* blocks in use, rounded sizes */
     uint64_t requested_bytes;                       /* as asked for */
     uint64_t cached_bytes;                          /* free, ready for the next tensor */

@@ -129,7 +129,7 @@ struct lend_tensor_info {
 LEND_API int lend_tensor_info(const struct lend_tensor *tensor, struct lend_tensor_info *ret_info);
 
 /* Gives the address of element (0,...,0): lend_tensor_info without the rest, for inner loops.
- * Return: the address; NULL when there are no elements, or the tensor was moved away or dropped.
+ * Return: the address; NULL when there are no elements or there is no memory, or the tensor was moved away or dropped.
  * Threads: any.  Crash: nothing shared is touched.  Since: 0.1.
  * See: torch.Tensor.data_ptr. */
 LEND_API void *lend_tensor_data(const struct lend_tensor *tensor);
@@ -140,7 +140,8 @@ LEND_API void *lend_tensor_data(const struct lend_tensor *tensor);
  *   dim         negative counts from the end.
  *   ret_tensor  returned: one reference.
  *   error       borrowed, NULL allowed.
- * Return: 0; -ERANGE (dim, index or range); -EINVAL; -EOVERFLOW; -ENOMEM; -ESTALE; -ECHILD.
+ * Return: 0; -ERANGE (dim, index or range); -EINVAL; -EOVERFLOW; -EOPNOTSUPP (a tensor of components); -ENOMEM;
+ * -ESTALE; -ECHILD.
  * Threads: any.  Crash: nothing shared is touched.  Since: 0.1.
  * See: torch.select, slicing, torch.transpose, torch.Tensor.expand, torch.Tensor.view. */
 LEND_API int lend_tensor_select(struct lend_tensor *tensor, int32_t dim, int64_t index, struct lend_tensor **ret_tensor,
@@ -193,7 +194,8 @@ LEND_API int lend_tensor_as_bytes(struct lend_tensor *tensor, struct lend_tensor
  *   pool        where the copy lies (shared), or NULL: private memory of this process.
  *   ret_tensor  returned: one reference.
  *   error       borrowed, NULL allowed.
- * Return: 0; errors of lend_tensor_new; -EOPNOTSUPP (memory that the CPU cannot read); -ESTALE; -ECHILD.
+ * Return: 0; errors of lend_tensor_new; -EOPNOTSUPP (memory that the CPU cannot read; a tensor of components); -ESTALE;
+ * -ECHILD.
  * Threads: any; whoever writes the source at the same time gets torn elements.
  * Crash: as the end of the process.  Since: 0.1.
  * See: torch.clone(memory_format=torch.contiguous_format). */
@@ -222,7 +224,8 @@ LEND_API int lend_tensor_from_dlpack_legacy(struct DLManagedTensor *managed, str
  *   ret_managed  returned: the consumer calls its deleter.
  *   error        borrowed, NULL allowed.
  * Return: 0; -EACCES (legacy form of a read-only tensor: it could not say so); -EOPNOTSUPP (legacy form of a dtype
- * that old consumers do not know, or a sub-byte view that does not begin at a byte); -ENOMEM; -ESTALE; -ECHILD.
+ * that old consumers do not know; a sub-byte view that does not begin at a byte; a tensor marked as conjugated or
+ * negated, zero, meta, or of components: the sentence says what to do); -ENOMEM; -ESTALE; -ECHILD.
  * Threads: any.  Crash: nothing shared is touched.  Since: 0.1.
  * See: DLPack 1.x. */
 LEND_API int lend_tensor_to_dlpack(struct lend_tensor *tensor, struct DLManagedTensorVersioned **ret_managed,

@@ -133,6 +133,15 @@ static int collect_all(struct lend__gather *g) {
     return 0;
 }
 
+/* Says which tensor of a group an error is about: the one that has this node. Returns the error. */
+static int name_node(struct lend__gather *g, int code, uint32_t node) {
+    uint32_t entry = 0;
+    for (uint32_t n; g->request.is_group && (n = lend__tensor_count(g->request.tensors[entry])) <= node; entry++)
+        node -= n;
+    if (g->request.is_group) lend__error_add_name(g->error, g->request.names[entry]);
+    return code;
+}
+
 /* --- copy ------------------------------------------------------------------------------------------------------------- */
 
 /* Puts `copy` in the original's place. */
@@ -171,7 +180,7 @@ static int copy_all(struct lend__gather *g) {
         held->copies = false;
         int r = pool ? 0 : lend__context_pool(&pool, g->error);
         if (r >= 0) r = held->n_uses == 1 ? copy_view(g, node, held, pool) : copy_whole(g, held, pool);
-        if (r < 0) return r;
+        if (r < 0) return name_node(g, r, i);
     }
     return 0;
 }
@@ -341,12 +350,11 @@ static int fill_storages(struct lend__gather *g) {
         if (!r) {
             const struct lend__extent *extent = lend__storage_extent(held->storage);
             g->allocation_fds[g->n_allocations] = extent ? extent->fd : -1;
-            g->allocations[g->n_allocations++] =
-                (struct lend__tree_allocation){.exporter = held->exporter,
-                                               .device_type = wire.device_type,
-                                               .index = wire.allocation,
-                                               .gen = wire.allocation_gen,
-                                               .bytes = wire.allocation_bytes};
+            g->allocations[g->n_allocations++] = (struct lend__tree_allocation){.exporter = held->exporter,
+                                                                                .device_type = wire.device_type,
+                                                                                .index = wire.allocation,
+                                                                                .gen = wire.allocation_gen,
+                                                                                .bytes = wire.allocation_bytes};
         }
         row->slot = wire.slot;
         if (held->storage->kind != LEND__STORAGE_META) row->slot_gen = wire.slot_gen;
@@ -374,7 +382,7 @@ static void fill_node(void *user, uint32_t i, struct lend__tree_node *ret) {
         ret->scale = extra->scale;
         ret->zero_point = extra->zero_point;
         wire->is_read_only = wire->is_padded = false; /* its components say */
-    } else if (node->copy) { /* contiguous, and nobody's but ours */
+    } else if (node->copy) {                          /* contiguous, and nobody's but ours */
         wire->is_read_only = g->opts.flags & LEND_REDUCE_READ_ONLY;
         wire->is_contiguous = true;
         wire->offset_bits = node->copy->offset_bits;

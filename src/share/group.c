@@ -15,6 +15,7 @@
 #include "share/gather.h"
 #include "share/rebuild.h"
 #include "share/tree.h"
+#include "tensor/tensor.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -53,7 +54,7 @@ struct lend_group *lend_group_ref(struct lend_group *group) {
 void lend_group_unref(struct lend_group *group) {
     if (!group) return;
     if (lend__load_acquire(&group->n_refs) != 1 && lend__sub_acq_rel(&group->n_refs, 1) != 1) return;
-    for (uint32_t i = 0; i < group->n; i++) lend_tensor_unref(group->tensors[i]);
+    lend__tensors_unref(group->tensors, group->n);
     for (uint32_t i = group->n_in_block; i < group->n; i++) free((void *)(uintptr_t)group->names[i]);
     free(group->tensors);
     free(group->names);
@@ -176,13 +177,11 @@ int lend_group_names(const void *handle, size_t bytes, const char ***ret_names, 
     int r = lend__tree_open(handle, bytes, &tree, __func__, error);
     if (r >= 0) r = lend__tree_check(&tree, __func__, error);
     if (r < 0) return r;
-    if (!tree.is_group)
-        return lend__fail(error, -EINVAL, __func__, "the handle is of one tensor, which has no name");
+    if (!tree.is_group) return lend__fail(error, -EINVAL, __func__, "the handle is of one tensor, which has no name");
     const char **names = NULL;
     if (tree.n_entries && !(names = lend__zalloc(tree.n_entries * sizeof *names)))
         return lend__fail(error, -ENOMEM, __func__, "no memory for a list of %u names", tree.n_entries);
-    const char *at = tree.names;
-    for (uint32_t i = 0; i < tree.n_entries; i++, at += strlen(at) + 1) names[i] = at;
+    lend__tree_names(&tree, names, __func__, NULL); /* checked above */
     *ret_names = names;
     *ret_n = tree.n_entries;
     return 0;

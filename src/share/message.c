@@ -22,7 +22,7 @@
 #include <string.h>
 
 #define DYING_WAIT_NS 1000000u
-#define DYING_WAITS 1000 /* one second: a process with much memory dies slowly */
+#define DYING_NS 1000000000u /* a process with much memory dies slowly */
 
 /* --- send ------------------------------------------------------------------------------------------------------------ */
 
@@ -77,8 +77,8 @@ static int send_many(int socket_fd, const struct lend__gather_request *request, 
     return r < 0 ? explain_send(r, request->operation, error) : outcome;
 }
 
-static int send_one(int socket_fd, struct lend_tensor *tensor, const struct lend_reduce_opts *opts,
-                    int64_t deadline_ns, struct lend_error *error) {
+static int send_one(int socket_fd, struct lend_tensor *tensor, const struct lend_reduce_opts *opts, int64_t deadline_ns,
+                    struct lend_error *error) {
     struct lend__reduced reduced;
     int outcome = lend__reduce_wire(tensor, opts, &reduced, error);
     if (outcome < 0) return outcome;
@@ -107,8 +107,7 @@ int lend_send(int socket_fd, struct lend_tensor *tensor, const struct lend_reduc
     const struct lend_reduce_opts with_pin = pinned(opts);
     if (!tensor || tensor->layout == LEND_LAYOUT_STRIDED)
         return send_one(socket_fd, tensor, &with_pin, deadline_ns, error);
-    const struct lend__gather_request request = {
-        .operation = __func__, .tensors = &tensor, .n = 1, .opts = &with_pin};
+    const struct lend__gather_request request = {.operation = __func__, .tensors = &tensor, .n = 1, .opts = &with_pin};
     return send_many(socket_fd, &request, deadline_ns, error);
 }
 
@@ -188,24 +187,29 @@ static int freeze(struct lend__arrival *arrival, struct named *named, uint32_t e
     int none = -1, r = 0;
     const struct lend__wire_storage no_storage = {.allocation = LEND__CONTROL_NONE};
     r = lend__contact_frozen(peer, &no_storage, table_fd, &none, error);
-    for (uint32_t i = 0; r >= 0 && i < named->n_allocations; i++) {
-        const struct lend__tree_allocation *row = &named->allocations[i];
-        int *fd = lend__arrival_fd(arrival, LEND__PARCEL_ALLOCATION, i);
-        if (row->exporter != exporter || row->index == LEND__CONTROL_NONE || !fd) continue;
+    for (uint32_t i = 0; r >= 0 && i < arrival->n_fds; i++) {
+        const struct lend__parcel_item *item = &arrival->items[i];
+        if (item->kind != LEND__PARCEL_ALLOCATION || item->index >= named->n_allocations) continue;
+        const struct lend__tree_allocation *row = &named->allocations[item->index];
+        if (row->exporter != exporter || row->index == LEND__CONTROL_NONE) continue;
         const struct lend__wire_storage storage = {.allocation = row->index, .allocation_gen = row->gen};
-        r = lend__contact_frozen(peer, &storage, table_fd, fd, error);
+        r = lend__contact_frozen(peer, &storage, table_fd, &arrival->fds[i], error);
     }
     lend__fd_close(table_fd); /* once is enough */
     return r;
 }
 
-/* Freezes what can be. Returns how many, or a negative errno. */
+/* Freezes what can be. Returns how many, or a negative errno. Goes by what came along, which is little, whatever number
+ * of exporters the handle names. */
 static int freeze_dead(struct lend__arrival *arrival, struct named *named, struct lend_error *error) {
     int n = 0;
-    for (uint32_t i = 0; i < named->n_exporters; i++) {
-        int *fd = lend__arrival_fd(arrival, LEND__PARCEL_TABLE, i);
-        if (!fd || *fd < 0 || !lend__life_is_over_shared(*fd)) continue;
-        int r = freeze(arrival, named, i, fd, error);
+    for (uint32_t i = 0; i < arrival->n_fds; i++) {
+        const struct lend__parcel_item *item = &arrival->items[i];
+        int *fd = &arrival->fds[i];
+        if (item->kind != LEND__PARCEL_TABLE || item->index >= named->n_exporters || named->frozen[item->index])
+            continue;
+        if (*fd < 0 || !lend__life_is_over_shared(*fd)) continue;
+        int r = freeze(arrival, named, item->index, fd, error);
         if (r < 0) return r;
         n++;
     }
@@ -238,13 +242,12 @@ static int rebuild_frozen(struct lend__arrival *arrival, const struct wanted *wa
     struct named named;
     int r = read_named(arrival, &named);
     /* Its socket was gone; the lock follows within a moment, unless something else still runs on its memory. */
-    for (int n = 0; r >= 0 && n < DYING_WAITS; n++) {
+    for (uint64_t until = lend__now_ns() + DYING_NS; r >= 0;) {
         int frozen = freeze_dead(arrival, &named, error);
         r = frozen > 0 ? rebuild(arrival, wanted, error) : frozen < 0 ? frozen : -EOWNERDEAD;
-        if (r != -EOWNERDEAD || !has_open_table(arrival)) break;
+        if (r != -EOWNERDEAD || !has_open_table(arrival) || lend__now_ns() >= until) break;
         r = 0;
         lend__sleep_ns(DYING_WAIT_NS);
-        if (n == DYING_WAITS - 1) r = -EOWNERDEAD;
     }
     forget_named(&named);
     return r;

@@ -3,27 +3,23 @@
  * afterwards it is only read. */
 #include "share/names.h"
 
+#include "base/hash.h"
 #include "base/sys.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-static uint64_t fold(uint64_t a, uint64_t b) {
-    __extension__ unsigned __int128 product = (unsigned __int128)a * b;
-    return (uint64_t)product ^ (uint64_t)(product >> 64);
-}
-
 static uint64_t hash(uint64_t key, const char *name) {
     size_t n = strlen(name);
     uint64_t h = key ^ n, word;
     for (; n >= 8; n -= 8, name += 8) {
         memcpy(&word, name, 8);
-        h = fold(h ^ word, 0x9e3779b97f4a7c15ull ^ key);
+        h = lend__hash_fold(h ^ word, 0x9e3779b97f4a7c15ull ^ key);
     }
     word = 0;
     memcpy(&word, name, n);
-    return fold(h ^ word, 0xd6e8feb86659fd93ull ^ key);
+    return lend__hash_fold(h ^ word, 0xd6e8feb86659fd93ull ^ key);
 }
 
 static struct lend__names *make(uint32_t room, uint64_t key) {

@@ -28,51 +28,45 @@
 /* After this many waits (about 2 ms) it is worth a system call to ask whether it lives. */
 #define WAITS_BEFORE_LIFE_TEST 100
 
-static const struct lend__wire_storage no_storage = {.device_type = kDLCPU, .allocation = LEND__CONTROL_NONE};
-
 static uint64_t deadline_of(struct lend__obtain *job) {
     if (!job->deadline) job->deadline = lend__context_deadline(job->deadline_ns);
     return job->deadline;
 }
 
-static int stale(const struct lend__obtain *job, const struct lend__wire_storage *wire) {
+static int stale(struct lend_error *error, const struct lend__wanted *wanted) {
     return lend__fail(
-        job->error, -ESTALE, OPERATION,
+        error, -ESTALE, OPERATION,
         "the storage that the handle names (slot %u, generation %llu) is gone: its exporter dropped it and nothing "
         "held it; hold the tensor, or pin the handle, until it is rebuilt",
-        wire->slot, (unsigned long long)wire->slot_gen);
+        wanted->slot, (unsigned long long)wanted->slot_gen);
 }
 
-static int forged(const struct lend__obtain *job, const struct lend__wire_storage *wire) {
-    return lend__fail(job->error, -EBADMSG, OPERATION,
-                      "the handle's range is not that of its storage (slot %u, %llu bytes at %llu)", wire->slot,
-                      (unsigned long long)wire->bytes, (unsigned long long)wire->off);
+static int forged(struct lend_error *error, const struct lend__wanted *wanted) {
+    return lend__fail(error, -EBADMSG, OPERATION,
+                      "the handle's range is not that of its storage (slot %u, %llu bytes at %llu)", wanted->slot,
+                      (unsigned long long)wanted->bytes, (unsigned long long)wanted->off);
 }
 
 /* --- before anybody is asked for anything ----------------------------------------------------------------------------- */
 
-static int check_storage(const struct lend__obtain *job, const struct lend__wire_storage *wire) {
+/* Where the storages are. */
+enum { HERE = 1, ELSEWHERE = 2 };
+
+static int check_storage(const struct lend__obtain *job, const struct lend__row *row,
+                         const struct lend__wanted *wanted) {
     uint64_t end;
-    if (wire->device_type == LEND_DEVICE_META) return wire->allocation == LEND__CONTROL_NONE ? 0 : forged(job, wire);
-    if (wire->device_type != kDLCPU)
+    bool has_memory = row->allocation != LEND__CONTROL_NONE;
+    if (row->device_type == LEND_DEVICE_META) return has_memory ? forged(job->error, wanted) : 0;
+    if (row->device_type != kDLCPU)
         return lend__fail(job->error, -ENODEV, OPERATION,
                           "the tensor lies on a device of type %d, and this build has no back end for it",
-                          wire->device_type);
-    if (wire->allocation == LEND__CONTROL_NONE ? wire->bytes != 0
-                                               : __builtin_add_overflow(wire->off, wire->bytes, &end))
-        return forged(job, wire);
-    return wire->slot >= LEND_SHM_SLOTS_MAX ? forged(job, wire) : 0;
+                          row->device_type);
+    if (has_memory ? __builtin_add_overflow(wanted->off, wanted->bytes, &end) : wanted->bytes != 0)
+        return forged(job->error, wanted);
+    return wanted->slot >= LEND_SHM_SLOTS_MAX ? forged(job->error, wanted) : 0;
 }
 
-/* What the bytes say must be sound, and a hostile handle must not send us knocking at another user's door. */
-static int check(struct lend__obtain *job) {
-    for (uint32_t i = 0; i < job->n_wanted; i++) {
-        struct lend__wanted *wanted = &job->wanted[i];
-        if (wanted->is_skipped) continue;
-        int r = check_storage(job, &wanted->wire);
-        if (r < 0) return r;
-        if (wanted->wire.device_type != LEND_DEVICE_META) job->sources[wanted->exporter].is_needed = true;
-    }
+static int check_exporters(struct lend__obtain *job, unsigned *where) {
     for (uint32_t i = 0; i < job->n_exporters; i++) {
         const struct lend__wire_exporter *exporter = &job->exporters[i];
         struct lend__source *source = &job->sources[i];
@@ -80,7 +74,7 @@ static int check(struct lend__obtain *job) {
         source->is_needed = true;
         source->is_own = !memcmp(exporter->identity.id, lend__context.identity.id, LEND__ID_BYTES) &&
                          !memcmp(exporter->identity.boot_id, lend__context.identity.boot_id, LEND__ID_BYTES);
-        job->has_foreign |= !source->is_own;
+        *where |= source->is_own ? HERE : ELSEWHERE;
         if (!exporter->socket_path && exporter->identity.uid != lend__context.identity.uid)
             return lend__fail(job->error, -EPERM, OPERATION,
                               "the handle names an exporter of user %u, and this process runs as %u",
@@ -89,55 +83,75 @@ static int check(struct lend__obtain *job) {
     return 0;
 }
 
+/* What the bytes say must be sound, and a hostile handle must not send us knocking at another user's door. */
+static int check(struct lend__obtain *job, unsigned *where) {
+    for (uint32_t i = 0; i < job->n_wanted; i++) {
+        const struct lend__wanted *wanted = &job->wanted[i];
+        struct lend__row *row = &job->rows[wanted->row];
+        if (wanted->is_skipped) continue;
+        int r = check_storage(job, row, wanted);
+        if (r < 0) return r;
+        row->is_needed = true;
+    }
+    for (uint32_t i = 0; i < job->n_rows; i++) {
+        const struct lend__row *row = &job->rows[i];
+        if (!row->is_needed) continue;
+        if (row->device_type == LEND_DEVICE_META)
+            *where |= HERE;
+        else
+            job->sources[row->exporter].is_needed = true;
+    }
+    return check_exporters(job, where);
+}
+
 /* --- another process's: all under the import lock ------------------------------------------------------------------ */
 
 /* Is what lives in the slot what the handle says? The entry is the exporter's word, the mapping the kernel's (I-5). */
-static bool entry_matches(const struct lend__peer *peer, const struct lend__wire_storage *wire,
-                          const struct lend__mapping *mapping) {
-    const struct lend_shm_slot *entry = &lend__shm_slots(peer->table)[wire->slot];
-    if (entry->allocation != wire->allocation || entry->allocation_gen != wire->allocation_gen ||
-        entry->offset != wire->off || entry->bytes != wire->bytes)
+static bool entry_matches(const struct lend__peer *peer, const struct lend__row *row,
+                          const struct lend__wanted *wanted) {
+    const struct lend_shm_slot *entry = &lend__shm_slots(peer->table)[wanted->slot];
+    if (entry->allocation != row->allocation || entry->allocation_gen != row->allocation_gen ||
+        entry->offset != wanted->off || entry->bytes != wanted->bytes)
         return false;
-    if (wire->allocation == LEND__CONTROL_NONE) return wire->bytes == 0;
+    if (row->allocation == LEND__CONTROL_NONE) return wanted->bytes == 0;
     uint64_t end;
-    return !__builtin_add_overflow(wire->off, wire->bytes, &end) && end <= mapping->extent.bytes;
+    return !__builtin_add_overflow(wanted->off, wanted->bytes, &end) && end <= row->mapping->extent.bytes;
 }
 
-static struct lend__storage *new_storage(struct lend__peer *peer, const struct lend__wire_storage *wire,
-                                         struct lend__mapping *mapping) {
-    void *at = NULL;
-    if (lend__sys.realloc(NULL, sizeof(struct lend__storage), &at) < 0) return NULL;
-    struct lend__storage *storage = at;
+static struct lend__storage *new_storage(struct lend__peer *peer, struct lend__mapping *mapping,
+                                         const struct lend__wanted *wanted) {
+    struct lend__storage *storage = lend__storage_imported_alloc();
+    if (!storage) return NULL;
     *storage = (struct lend__storage){
         .n_refs = 1,
         .kind = LEND__STORAGE_IMPORTED,
         .is_read_only = mapping && !mapping->extent.is_writable,
         .is_shared = true,
-        .data = mapping ? mapping->extent.base + wire->off : NULL,
-        .bytes = wire->bytes,
+        .data = mapping ? mapping->extent.base + wanted->off : NULL,
+        .bytes = wanted->bytes,
         .device = {kDLCPU, 0},
         .last_unref = lend__storage_last_unref_imported,
         .peer = peer,
         .mapping = mapping,
-        .slot = wire->slot,
-        .slot_gen = wire->slot_gen,
+        .slot = wanted->slot,
+        .slot_gen = wanted->slot_gen,
         .has_lease = peer->page != NULL,
     };
     return storage;
 }
 
 /* The lease is ours (or nobody can end it): the storage becomes known. */
-static int adopt(struct lend__obtain *job, struct lend__peer *peer, struct lend__wanted *wanted) {
-    const struct lend__wire_storage *wire = &wanted->wire;
-    struct lend__mapping *mapping = wanted->mapping;
-    int r = !entry_matches(peer, wire, mapping) ? forged(job, wire) : lend__peer_room_imported(peer, wire->slot);
-    struct lend__storage *storage = r < 0 ? NULL : new_storage(peer, wire, mapping);
+static int adopt(struct lend__peer *peer, const struct lend__row *row, struct lend__wanted *wanted,
+                 struct lend_error *error) {
+    struct lend__mapping *mapping = row->mapping;
+    int r = !entry_matches(peer, row, wanted) ? forged(error, wanted) : lend__peer_room_imported(peer, wanted->slot);
+    struct lend__storage *storage = r < 0 ? NULL : new_storage(peer, mapping, wanted);
     if (!storage) {
-        if (peer->page) lend__lease_give_back(peer, wire->slot);
-        return r < 0 ? (r == -ENOMEM ? lend__fail(job->error, r, OPERATION, "no memory for the table of storages") : r)
-                     : lend__fail(job->error, -ENOMEM, OPERATION, "no memory for the storage object");
+        if (peer->page) lend__lease_give_back(peer, wanted->slot);
+        return r < 0 ? (r == -ENOMEM ? lend__fail(error, r, OPERATION, "no memory for the table of storages") : r)
+                     : lend__fail(error, -ENOMEM, OPERATION, "no memory for the storage object");
     }
-    peer->imported[wire->slot] = storage;
+    peer->imported[wanted->slot] = storage;
     peer->n_imported++;
     if (mapping) mapping->n_storages++;
     LEND_POINT("L2.adopted");
@@ -145,16 +159,21 @@ static int adopt(struct lend__obtain *job, struct lend__peer *peer, struct lend_
     return 0;
 }
 
+/* Remembers which storage an error is about. */
+static int about(struct lend__obtain *job, int code, uint32_t storage) {
+    job->failed = storage + 1;
+    return code;
+}
+
 static struct lend__storage *living(const struct lend__peer *peer, uint32_t slot) {
     return slot < peer->imported_room ? peer->imported[slot] : NULL;
 }
 
 /* Another handle, or another message, of a storage that lives here already: the same storage (I-2). */
-static int join(const struct lend__obtain *job, struct lend__storage *storage, struct lend__wanted *wanted) {
-    const struct lend__wire_storage *wire = &wanted->wire;
-    if (storage->slot_gen != wire->slot_gen) return stale(job, wire);
+static int join(struct lend__storage *storage, struct lend__wanted *wanted, struct lend_error *error) {
+    if (storage->slot_gen != wanted->slot_gen) return stale(error, wanted);
     uint64_t offset = storage->mapping ? (uint64_t)(storage->data - storage->mapping->extent.base) : 0;
-    if (storage->bytes != wire->bytes || offset != wire->off) return forged(job, wire);
+    if (storage->bytes != wanted->bytes || offset != wanted->off) return forged(error, wanted);
     wanted->got = lend__storage_ref(storage);
     return 0;
 }
@@ -178,63 +197,67 @@ static void wait_unlocked(struct lend__obtain *job) {
 /* The slot is closing and our count is up: the exporter reopens it (we count) or had found it free. Meanwhile another
  * thread may have brought the storage here. */
 static int take_closing(struct lend__obtain *job, struct lend__peer *peer, struct lend__wanted *wanted) {
-    const struct lend__wire_storage *wire = &wanted->wire;
+    struct lend__row *row = &job->rows[wanted->row];
     for (int n = 0;; n++) {
         wait_unlocked(job);
-        struct lend__storage *storage = living(peer, wire->slot);
+        struct lend__storage *storage = living(peer, wanted->slot);
         if (storage) {
-            lend__lease_give_back(peer, wire->slot);
-            return join(job, storage, wanted);
+            lend__lease_give_back(peer, wanted->slot);
+            return join(storage, wanted, job->error);
         }
         /* Known dead: read once more, and closing counts as open (facts: flaw 8). */
         bool is_dead = n % WAITS_BEFORE_LIFE_TEST == WAITS_BEFORE_LIFE_TEST - 1 && lend__peer_is_dead(peer);
-        enum lend__take take = lend__lease_look(peer, wire->slot, wire->slot_gen, is_dead);
-        if (take == LEND__TAKE_STALE) return stale(job, wire);
+        enum lend__take take = lend__lease_look(peer, wanted->slot, wanted->slot_gen, is_dead);
+        if (take == LEND__TAKE_STALE) return stale(job->error, wanted);
         if (take == LEND__TAKE_OK) {
-            wanted->mapping = lend__peer_mapping(peer, wire->allocation, wire->allocation_gen);
-            if (wanted->mapping || wire->allocation == LEND__CONTROL_NONE) return adopt(job, peer, wanted);
-            lend__lease_give_back(peer, wire->slot); /* it was retired and swept while we waited */
-            return stale(job, wire);
+            row->mapping = lend__peer_mapping(peer, row->allocation, row->allocation_gen);
+            if (row->mapping || row->allocation == LEND__CONTROL_NONE) return adopt(peer, row, wanted, job->error);
+            lend__lease_give_back(peer, wanted->slot); /* it was retired and swept while we waited */
+            return stale(job->error, wanted);
         }
         if (lend__deadline_passed(deadline_of(job))) {
-            lend__lease_give_back(peer, wire->slot);
+            lend__lease_give_back(peer, wanted->slot);
             return lend__fail(job->error, -EAGAIN, OPERATION,
                               "the exporter (pid %u) is just closing slot %u and has not gone on within the deadline "
                               "(is it stopped?)",
-                              peer->table->pid, wire->slot);
+                              peer->table->pid, wanted->slot);
         }
     }
 }
 
 /* A dead exporter's tensor that came with a message, without a page of ours: its frozen word decides. */
 static int take_frozen(struct lend__obtain *job, struct lend__peer *peer, struct lend__wanted *wanted) {
-    uint64_t word = lend__load_seq_cst(&lend__shm_slots(peer->table)[wanted->wire.slot].word);
-    if (LEND_SHM_GEN(word) != wanted->wire.slot_gen || LEND_SHM_STATE(word) == LEND_SHM_FREE)
-        return stale(job, &wanted->wire);
-    return adopt(job, peer, wanted);
+    uint64_t word = lend__load_seq_cst(&lend__shm_slots(peer->table)[wanted->slot].word);
+    if (LEND_SHM_GEN(word) != wanted->slot_gen || LEND_SHM_STATE(word) == LEND_SHM_FREE)
+        return stale(job->error, wanted);
+    return adopt(peer, &job->rows[wanted->row], wanted, job->error);
 }
 
-static int take(struct lend__obtain *job, struct lend__peer *peer, struct lend__wanted *wanted) {
-    const struct lend__wire_storage *wire = &wanted->wire;
-    struct lend__storage *storage = living(peer, wire->slot);
-    if (storage) return join(job, storage, wanted);
-    if (__builtin_expect(job->has_waited, 0) && wire->allocation != LEND__CONTROL_NONE) {
-        wanted->mapping = lend__peer_mapping(peer, wire->allocation, wire->allocation_gen);
-        if (!wanted->mapping) return stale(job, wire); /* retired and swept meanwhile */
+static int take(struct lend__obtain *job, struct lend__peer *peer, struct lend__row *row, struct lend__wanted *wanted) {
+    struct lend__storage *storage = living(peer, wanted->slot);
+    if (storage) return join(storage, wanted, job->error);
+#ifndef LEND_MUTANT_MAPPINGSTALE
+    if (__builtin_expect(job->has_waited, 0) && row->allocation != LEND__CONTROL_NONE) {
+        row->mapping = lend__peer_mapping(peer, row->allocation, row->allocation_gen);
+        if (!row->mapping) return stale(job->error, wanted); /* retired and swept meanwhile */
     }
+#endif
     /* Slots above n_slots were never used; reading them would give them memory. */
-    if (wire->slot >= lend__load_acquire(&peer->table->n_slots)) return stale(job, wire);
+    if (wanted->slot >= lend__load_acquire(&peer->table->n_slots)) return stale(job->error, wanted);
     if (!peer->page) return take_frozen(job, peer, wanted);
-    switch (lend__lease_take(peer, wire->slot, wire->slot_gen)) {
-    case LEND__TAKE_OK: return adopt(job, peer, wanted);
+    switch (lend__lease_take(peer, wanted->slot, wanted->slot_gen)) {
+    case LEND__TAKE_OK: return adopt(peer, row, wanted, job->error);
     case LEND__TAKE_CLOSING: return take_closing(job, peer, wanted);
-    default: return stale(job, wire);
+    default: return stale(job->error, wanted);
     }
 }
 
-static bool is_file(const struct lend__storage *storage) {
+/* Of a file's memory the size is yet to be looked at. */
+static void note_file(struct lend__obtain *job, const struct lend__storage *storage) {
     const struct lend__extent *extent = lend__storage_extent(storage);
-    return extent && extent->is_file;
+    if (__builtin_expect(!extent || !extent->is_file, 1)) return;
+    job->has_files = true;
+    job->is_final = false;
 }
 
 /* May the caller have this memory? */
@@ -244,10 +267,46 @@ static int check_access(const struct lend__obtain *job, const struct lend__stora
             job->error, -EACCES, OPERATION,
             "the tensor is lent read-only; rebuild it without LEND_REBUILD_WRITABLE, or lend_tensor_copy it");
     if (!job->accepts_files && storage->mapping && storage->mapping->extent.is_file)
-        return lend__fail(job->error, -EACCES, OPERATION,
-                          "the tensor's memory is a file, which can be cut short under its readers (SIGBUS); accept that "
-                          "with LEND_REBUILD_FILE_IN_PLACE, or let the lender read it into a pool");
+        return lend__fail(
+            job->error, -EACCES, OPERATION,
+            "the tensor's memory is a file, which can be cut short under its readers (SIGBUS); accept that "
+            "with LEND_REBUILD_FILE_IN_PLACE, or let the lender read it into a pool");
     return 0;
+}
+
+/* --- one storage, and nothing unusual about it ------------------------------------------------------------------------ */
+
+void lend__obtain_fill(const struct lend__wire_storage *wire, struct lend__row *ret_row, struct lend__wanted *ret) {
+    *ret_row = (struct lend__row){
+        .device_type = wire->device_type, .allocation = wire->allocation, .allocation_gen = wire->allocation_gen};
+    *ret =
+        (struct lend__wanted){.slot = wire->slot, .slot_gen = wire->slot_gen, .off = wire->off, .bytes = wire->bytes};
+}
+
+int lend__obtain_warm(const struct lend__wire_exporter *exporter, const struct lend__wire_storage *wire,
+                      bool wants_writable, struct lend__storage **ret) {
+    struct lend__row row;
+    struct lend__wanted wanted;
+    int r = 1;
+    if (exporter->pin_token || wire->device_type != kDLCPU || wire->slot >= LEND_SHM_SLOTS_MAX) return r;
+    lend__obtain_fill(wire, &row, &wanted);
+    lend__import_lock();
+    struct lend__peer *peer = lend__peer_find(exporter->identity.id);
+    if (peer && peer->page && peer->seen_retired == lend__load_relaxed(&peer->table->n_retired))
+        row.mapping = lend__peer_mapping(peer, row.allocation, row.allocation_gen);
+    if (row.mapping && !row.mapping->extent.is_file && (!wants_writable || row.mapping->extent.is_writable)) {
+        struct lend__storage *storage = living(peer, wanted.slot);
+        if (storage) {
+            r = join(storage, &wanted, NULL);
+        } else if (wanted.slot < lend__load_acquire(&peer->table->n_slots)) {
+            enum lend__take take = lend__lease_take(peer, wanted.slot, wanted.slot_gen);
+            if (take == LEND__TAKE_OK) r = adopt(peer, &row, &wanted, NULL);
+            if (take == LEND__TAKE_CLOSING) lend__lease_give_back(peer, wanted.slot);
+        }
+    }
+    lend__import_unlock();
+    *ret = wanted.got;
+    return r == 0 ? 0 : 1;
 }
 
 /* --- the steps under the lock ---------------------------------------------------------------------------------------- */
@@ -279,12 +338,12 @@ static int find_peers(struct lend__obtain *job, uint32_t *ret_cold) {
 static int find_mappings(struct lend__obtain *job) {
     for (;;) {
         uint32_t from = job->cursor;
-        for (uint32_t i = from; i < job->n_wanted; i++) {
-            struct lend__wanted *wanted = &job->wanted[i];
-            struct lend__peer *peer = job->sources[wanted->exporter].peer;
-            if (wanted->is_skipped || !peer || wanted->wire.allocation == LEND__CONTROL_NONE) continue;
-            wanted->mapping = lend__peer_mapping(peer, wanted->wire.allocation, wanted->wire.allocation_gen);
-            if (wanted->mapping) continue;
+        for (uint32_t i = from; i < job->n_rows; i++) {
+            struct lend__row *row = &job->rows[i];
+            struct lend__peer *peer = job->sources[row->exporter].peer;
+            if (!row->is_needed || !peer || row->allocation == LEND__CONTROL_NONE) continue;
+            row->mapping = lend__peer_mapping(peer, row->allocation, row->allocation_gen);
+            if (row->mapping) continue;
             job->cursor = i;
             return 1;
         }
@@ -310,6 +369,9 @@ static void end_cells(struct lend__obtain *job, bool is_good) {
     for (uint32_t i = 0; i < job->n_exporters; i++) {
         struct lend__source *source = &job->sources[i];
         if (!source->cell) continue;
+#ifdef LEND_MUTANT_PINLOST
+        is_good = true;
+#endif
         if (is_good)
             lend__cell_used(source->peer, source->cell - 1, job->exporters[i].pin_token);
         else
@@ -321,31 +383,37 @@ static void end_cells(struct lend__obtain *job, bool is_good) {
 static int take_all(struct lend__obtain *job) {
     for (uint32_t i = 0; i < job->n_wanted; i++) {
         struct lend__wanted *wanted = &job->wanted[i];
-        struct lend__peer *peer = job->sources[wanted->exporter].peer;
-        if (wanted->is_skipped || !peer || wanted->wire.device_type == LEND_DEVICE_META) continue;
-        int r = take(job, peer, wanted);
+        struct lend__row *row = &job->rows[wanted->row];
+        struct lend__peer *peer = job->sources[row->exporter].peer;
+        if (wanted->is_skipped || !peer || row->device_type == LEND_DEVICE_META) continue;
+        int r = take(job, peer, row, wanted);
         if (r >= 0) r = check_access(job, wanted->got);
-        if (r < 0) return r;
-        if (__builtin_expect(is_file(wanted->got), 0)) job->is_final = false; /* its size is yet to be looked at */
+        if (r < 0) return about(job, r, i);
+        note_file(job, wanted->got);
     }
     return 0;
 }
 
 static void give_back(struct lend__obtain *job) {
+#ifdef LEND_MUTANT_HALFGROUP
+    return;
+#endif
     for (uint32_t i = 0; i < job->n_wanted; i++) {
         if (job->wanted[i].got && !job->wanted[i].is_taken) lend__storage_unref(job->wanted[i].got);
         job->wanted[i].got = NULL;
     }
 }
 
-/* One try under the lock. 1: exporter `ret_cold` must be contacted first, for the storage at the cursor if its peer is
- * known. */
+/* One try under the lock. 1: exporter `ret_cold` must be contacted first, for the row at the cursor if its peer is known. */
 static int try_warm(struct lend__obtain *job, uint32_t *ret_cold) {
     lend__import_lock();
     job->has_waited = job->waits_for_cell = false;
     int r = find_peers(job, ret_cold);
-    if (!r && (r = find_mappings(job))) *ret_cold = job->wanted[job->cursor].exporter;
+    if (!r && (r = find_mappings(job))) *ret_cold = job->rows[job->cursor].exporter;
     if (!r) r = begin_cells(job);
+#ifdef LEND_MUTANT_CELLSEARLY
+    if (!r) end_cells(job, true);
+#endif
     if (!r) r = take_all(job);
     if (r < 0 || (!r && job->is_final)) end_cells(job, r >= 0);
     if (!r && !job->is_final) hold_peers(job, 1); /* until lend__obtain_end */
@@ -357,14 +425,19 @@ static int try_warm(struct lend__obtain *job, uint32_t *ret_cold) {
 
 static int contact(struct lend__obtain *job, uint32_t cold) {
     const struct lend__wire_exporter *exporter = &job->exporters[cold];
-    const struct lend__wire_storage *storage = &no_storage; /* an exporter whose pin alone is wanted */
-    for (uint32_t i = job->cursor; i < job->n_wanted && storage == &no_storage; i++)
-        if (!job->wanted[i].is_skipped && job->wanted[i].exporter == cold) storage = &job->wanted[i].wire;
+    struct lend__wire_storage storage = {.allocation = LEND__CONTROL_NONE}; /* its pin alone may be wanted */
+    for (uint32_t i = job->cursor; i < job->n_rows; i++) {
+        const struct lend__row *row = &job->rows[i];
+        if (!row->is_needed || row->exporter != cold) continue;
+        storage.allocation = row->allocation;
+        storage.allocation_gen = row->allocation_gen;
+        break;
+    }
     lend__import_lock();
     struct lend__peer *peer = lend__peer_obtain(exporter);
     lend__import_unlock();
     if (!peer) return lend__fail(job->error, -ENOMEM, OPERATION, "no memory for the record of an exporter");
-    int r = lend__contact(peer, exporter, storage, deadline_of(job), job->error);
+    int r = lend__contact(peer, exporter, &storage, deadline_of(job), job->error);
     lend__peer_release(peer);
     return r;
 }
@@ -396,16 +469,22 @@ static int obtain_others(struct lend__obtain *job) {
 static int obtain_here(struct lend__obtain *job) {
     for (uint32_t i = 0; i < job->n_wanted; i++) {
         struct lend__wanted *wanted = &job->wanted[i];
-        const struct lend__wire_exporter *exporter = &job->exporters[wanted->exporter];
+        const struct lend__row *row = &job->rows[wanted->row];
+        const struct lend__wire_storage wire = {.allocation = row->allocation,
+                                                .allocation_gen = row->allocation_gen,
+                                                .slot = wanted->slot,
+                                                .slot_gen = wanted->slot_gen,
+                                                .off = wanted->off,
+                                                .bytes = wanted->bytes};
         int r = 0;
         if (wanted->is_skipped) continue;
-        if (wanted->wire.device_type == LEND_DEVICE_META)
-            r = lend__meta_obtain(&exporter->identity, &wanted->wire, &wanted->got, job->error);
-        else if (job->sources[wanted->exporter].is_own)
-            r = lend__ledger_find(&wanted->wire, &wanted->got, job->error);
+        if (row->device_type == LEND_DEVICE_META)
+            r = lend__meta_obtain(&job->exporters[row->exporter].identity, &wire, &wanted->got, job->error);
+        else if (job->sources[row->exporter].is_own)
+            r = lend__ledger_find(&wire, &wanted->got, job->error);
         if (r >= 0 && wanted->got) r = check_access(job, wanted->got);
-        if (r < 0) return r;
-        if (wanted->got && is_file(wanted->got)) job->is_final = false;
+        if (r < 0) return about(job, r, i);
+        if (wanted->got) note_file(job, wanted->got);
     }
     return 0;
 }
@@ -420,37 +499,38 @@ static void end_own_pins(const struct lend__obtain *job) {
 }
 
 /* The size of a file is looked at every time, and without a lock: it may lie on a slow disk. */
-static int check_files(const struct lend__obtain *job) {
+static int check_files(struct lend__obtain *job) {
     for (uint32_t i = 0; i < job->n_wanted; i++) {
         const struct lend__storage *storage = job->wanted[i].got;
         const struct lend__extent *extent = storage ? lend__storage_extent(storage) : NULL;
         if (!extent || !extent->is_file) continue;
         int r = lend__extent_file_check(extent, (uint64_t)(storage->data - extent->base), storage->bytes, OPERATION,
                                         job->error);
-        if (r < 0) return r;
+        if (r < 0) return about(job, r, i);
     }
     return 0;
 }
 
 int lend__obtain_begin(struct lend__obtain *job) {
     bool was_final = job->is_final;
-    int r = check(job);
-    if (r >= 0) r = obtain_here(job);
-    if (r >= 0 && job->has_foreign) r = obtain_others(job);
+    unsigned where = 0;
+    int r = check(job, &where);
+    if (r >= 0 && (where & HERE)) r = obtain_here(job);
+    if (r >= 0 && (where & ELSEWHERE)) r = obtain_others(job);
     if (r < 0) {
         give_back(job);
         return r;
     }
     job->is_open = !job->is_final;
-    r = check_files(job);
+    r = __builtin_expect(job->has_files, 0) ? check_files(job) : 0;
     if (r < 0) { /* never after a final step: files make it not final */
         lend__obtain_end(job, false);
         return r;
     }
-    if (job->is_final)
-        end_own_pins(job);
-    else if (was_final)
+    if (!job->is_final && was_final) /* files have been looked at: nothing else can fail */
         lend__obtain_end(job, true);
+    else if (job->is_final && (where & HERE))
+        end_own_pins(job);
     return 0;
 }
 

@@ -9,14 +9,22 @@
 
 #include <lend/handle.h>
 
+/* An allocation of a handle; storages name it by its row. */
+struct lend__row {
+    uint32_t exporter; /* index in `exporters` */
+    int32_t device_type;
+    uint32_t allocation, allocation_gen;
+    bool is_needed;                /* inside: something in it is wanted */
+    struct lend__mapping *mapping; /* inside: found on the way */
+};
+
 /* One storage of a handle, and what becomes of it. */
 struct lend__wanted {
-    struct lend__wire_storage wire;
-    uint32_t exporter;             /* index in `exporters` */
-    bool is_skipped;               /* by a subset of a group: not to be touched */
-    struct lend__mapping *mapping; /* found on the way */
-    struct lend__storage *got;     /* with a reference of the caller's */
-    bool is_taken;                 /* the caller has put that reference into a tensor: it is not to be given back */
+    uint32_t row, slot;
+    uint64_t slot_gen, off, bytes;
+    struct lend__storage *got; /* with a reference of the caller's */
+    bool is_skipped;           /* by a subset of a group: not to be touched */
+    bool is_taken;             /* the caller has put that reference into a tensor: it is not to be given back */
 };
 
 /* What obtain.c knows of each exporter. Zeroed by the caller. */
@@ -29,20 +37,30 @@ struct lend__source {
 struct lend__obtain {
     const struct lend__wire_exporter *exporters;
     struct lend__source *sources; /* one for each exporter */
+    struct lend__row *rows;
     struct lend__wanted *wanted;
-    uint32_t n_exporters, n_wanted;
+    uint32_t n_exporters, n_rows, n_wanted;
     bool is_final;       /* nothing after lend__obtain_begin can fail: pins end at once, and there is no end to call */
     bool wants_writable; /* -EACCES when the memory is lent read-only */
     bool accepts_files;  /* otherwise -EACCES for a file's memory of another process */
     int64_t deadline_ns; /* as in lend_rebuild_opts */
     struct lend_error *error;
+    uint32_t failed; /* after an error: 1 + the storage that it is about; 0: none of them */
     /* Inside: */
     uint64_t deadline; /* 0: the clock has not been asked yet (it never is on the warm path) */
-    uint32_t cursor;   /* storages below it were warm when last seen */
+    uint32_t cursor;   /* rows below it were warm when last seen */
     bool is_open;      /* begun and not final: lend__obtain_end must be called */
-    bool waits_for_cell, has_waited, has_foreign;
+    bool waits_for_cell, has_waited, has_files;
     struct lend__mapping *retired; /* to be unmapped after the lock */
 };
+
+/* The case that counts: one storage of another process, no pin, exporter and allocation known, the slot open. Everything
+ * else gives 1, with nothing held and nothing said: lend__obtain_begin then does the same at length. */
+int lend__obtain_warm(const struct lend__wire_exporter *exporter, const struct lend__wire_storage *wire,
+                      bool wants_writable, struct lend__storage **ret);
+
+/* Row and storage of what a wire says. */
+void lend__obtain_fill(const struct lend__wire_storage *wire, struct lend__row *ret_row, struct lend__wanted *ret);
 
 /* Gets a reference of every wanted storage, contacting exporters where need be. Warm it makes no system call. On error
  * nothing is held and every pin is still good.

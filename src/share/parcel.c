@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* One message is one sendmsg: header, items, handle, with all descriptors. The receiver looks first (MSG_PEEK) and takes
  * it off the socket only when all of it has arrived with all its descriptors: a full table of descriptors loses nothing.
- * A handle too long for that (a stream can be looked at only as far as the socket's buffer goes) travels as a sealed
- * memfd. */
+ * A handle that would make the message too long for that travels as a sealed memfd. */
 #include "share/parcel.h"
 
 #include "base/error.h"
@@ -18,6 +17,13 @@
 #include <sys/socket.h>
 
 #define MAGIC 0x47534d4cu /* "LMSG" */
+
+/* What is longer travels as a memfd. With the smallest send buffer that the kernel gives (4,608 bytes), a stream socket
+ * cuts messages into pieces of 2,240, and the receiver cannot look further than the piece with the descriptors. */
+#define INLINE_BYTES_MAX 2048u
+_Static_assert(sizeof(struct lend__parcel_header) + LEND__PARCEL_FDS_MAX * sizeof(struct lend__parcel_item) <=
+                   INLINE_BYTES_MAX,
+               "whatever comes with it, a message without its handle is short");
 
 union space {
     struct cmsghdr align;
@@ -65,8 +71,9 @@ static int seal_handle(const struct lend__parcel *parcel) {
 }
 
 int lend__parcel_send(int socket_fd, struct lend__parcel *parcel, uint64_t deadline) {
-    uint8_t bytes[LEND__PARCEL_BYTES_MAX];
-    bool is_long = parcel->handle_bytes > LEND_HANDLE_BYTES_MAX;
+    uint8_t bytes[INLINE_BYTES_MAX];
+    bool is_long = sizeof(struct lend__parcel_header) + parcel->n_fds * sizeof parcel->items[0] + parcel->handle_bytes >
+                   INLINE_BYTES_MAX;
     LEND__CLEANUP_FD sealed = is_long ? seal_handle(parcel) : -1;
     if (is_long && sealed < 0) return sealed;
     if (!lend__parcel_add(parcel, LEND__PARCEL_HANDLE, 0, sealed)) return -E2BIG;
@@ -179,7 +186,8 @@ static int map_handle(struct lend__arrival *arrival) {
     int r = lend__call_check_sealed(*fd, arrival->handle_bytes);
     if (r < 0) return r;
     void *at = NULL;
-    long n = lend__sys.mmap(NULL, arrival->handle_bytes, PROT_READ, MAP_SHARED, *fd, 0, &at);
+    /* Private, although nobody writes: before Linux 6.7 a memfd sealed against writing could not be mapped shared. */
+    long n = lend__sys.mmap(NULL, arrival->handle_bytes, PROT_READ, MAP_PRIVATE, *fd, 0, &at);
     if (n < 0) return (int)n;
     arrival->mapped = at;
     arrival->handle = at;

@@ -76,6 +76,9 @@ void lend__peer_insert(struct lend__peer *peer);
  * unmapped is done after the lock was released, so: called unlocked. */
 void lend__peer_release(struct lend__peer *peer);
 
+/* Memory for the record of an imported storage, not cleared; NULL: none. Locked. */
+struct lend__storage *lend__storage_imported_alloc(void);
+
 /* The last_unref of an imported storage. */
 void lend__storage_last_unref_imported(struct lend__storage *storage);
 

@@ -12,8 +12,7 @@
 #include <string.h>
 
 #define OPERATION "lend_rebuild"
-#define FLAGS_KNOWN \
-    (LEND_REBUILD_READ_ONLY | LEND_REBUILD_WRITABLE | LEND_REBUILD_CHECK | LEND_REBUILD_FILE_IN_PLACE)
+#define FLAGS_KNOWN (LEND_REBUILD_READ_ONLY | LEND_REBUILD_WRITABLE | LEND_REBUILD_CHECK | LEND_REBUILD_FILE_IN_PLACE)
 
 static const struct lend_rebuild_opts defaults = {.size = sizeof defaults};
 
@@ -31,28 +30,16 @@ int lend__rebuild_read_opts(const struct lend_rebuild_opts *opts, struct lend__o
     return 0;
 }
 
-int lend__rebuild_check_tensor(const struct lend__wire_tensor *tensor, uint64_t storage_bytes,
-                               struct lend__extent_bits *ret, struct lend_error *error) {
-    const struct lend__geometry geometry = {
-        .dtype = tensor->dtype,
-        .is_padded = tensor->is_padded,
-        .ndim = (int32_t)tensor->ndim,
-        .shape = tensor->dims,
-        .strides = tensor->is_contiguous ? NULL : tensor->dims + tensor->ndim,
-        .offset_bits = tensor->offset_bits,
-    };
-    if (lend__geometry_check(&geometry, storage_bytes, ret, OPERATION, NULL) < 0)
-        return lend__fail(error, -EBADMSG, OPERATION,
-                          "the handle's dtype, shape, strides and offset do not fit its storage of %llu bytes",
-                          (unsigned long long)storage_bytes);
-    if (tensor->attrs && lend__attrs_check(tensor->attrs, tensor->dtype, LEND_LAYOUT_STRIDED, OPERATION, NULL) < 0)
+static int add_attrs(const struct lend__wire_tensor *wire, struct lend_tensor *tensor, struct lend_error *error) {
+    if (lend__attrs_check(wire->attrs, wire->dtype, LEND_LAYOUT_STRIDED, OPERATION, NULL) < 0)
         return lend__fail(error, -EBADMSG, OPERATION, "the handle's attributes 0x%x do not go with its dtype",
-                          tensor->attrs);
-    return 0;
+                          wire->attrs);
+    int r = lend__tensor_set_attrs(tensor, wire->attrs, wire->user_tag, wire->user, wire->user_bytes);
+    return r < 0 ? lend__fail(error, r, OPERATION, "no memory for the attributes of a tensor") : 0;
 }
 
-int lend__rebuild_make(const struct lend__wire_tensor *wire, const struct lend__extent_bits *checked, bool is_read_only,
-                       struct lend_tensor **ret, struct lend_error *error) {
+int lend__rebuild_tensor(const struct lend__wire_tensor *wire, uint64_t storage_bytes, bool is_read_only,
+                         struct lend__slab_maker *maker, struct lend_tensor **ret, struct lend_error *error) {
     const struct lend__geometry geometry = {
         .dtype = wire->dtype,
         .is_padded = wire->is_padded,
@@ -61,39 +48,52 @@ int lend__rebuild_make(const struct lend__wire_tensor *wire, const struct lend__
         .strides = wire->is_contiguous ? NULL : wire->dims + wire->ndim,
         .offset_bits = wire->offset_bits,
     };
-    int r = lend__tensor_make(&geometry, checked, NULL, is_read_only || wire->is_read_only, ret);
+    struct lend__extent_bits checked;
+    if (lend__geometry_check(&geometry, storage_bytes, &checked, OPERATION, NULL) < 0)
+        return lend__fail(error, -EBADMSG, OPERATION,
+                          "the handle's dtype, shape, strides and offset do not fit its storage of %llu bytes",
+                          (unsigned long long)storage_bytes);
+    is_read_only |= wire->is_read_only;
+    int r = maker ? lend__tensor_make_in(maker, &geometry, &checked, NULL, is_read_only, ret)
+                  : lend__tensor_make(&geometry, &checked, NULL, is_read_only, ret);
     if (r < 0) return lend__fail(error, r, OPERATION, "no memory for the tensor object");
-    if (!wire->attrs && !wire->user) return 0;
-    r = lend__tensor_set_attrs(*ret, wire->attrs, wire->user_tag, wire->user, wire->user_bytes);
+    if (__builtin_expect(!wire->attrs && !wire->user, 1)) return 0;
+    r = add_attrs(wire, *ret, error);
     if (r >= 0) return 0;
     lend_tensor_unref(*ret);
-    return lend__fail(error, r, OPERATION, "no memory for the attributes of a tensor");
+    *ret = NULL;
+    return r;
 }
 
 int lend__rebuild_wire(const struct lend__wire *wire, const struct lend_rebuild_opts *opts,
                        struct lend_tensor **ret_tensor, struct lend_error *error) {
-    struct lend__wanted wanted = {.wire = wire->storage};
+    struct lend__wanted wanted;
+    struct lend__row row;
     struct lend__source source = {.cell = 0};
     struct lend__obtain job = {.exporters = &wire->exporter,
                                .sources = &source,
+                               .rows = &row,
                                .wanted = &wanted,
                                .n_exporters = 1,
+                               .n_rows = 1,
                                .n_wanted = 1,
                                .is_final = true,
                                .error = error};
-    struct lend__extent_bits checked;
     struct lend_tensor *tensor = NULL;
     if (!opts) opts = &defaults;
     int r = lend__rebuild_read_opts(opts, &job);
-    if (r >= 0) r = lend__rebuild_check_tensor(&wire->tensor, wire->storage.bytes, &checked, error);
     if (r >= 0 && job.wants_writable && wire->tensor.is_read_only)
         r = lend__fail(
             error, -EACCES, OPERATION,
             "the tensor is lent read-only; rebuild it without LEND_REBUILD_WRITABLE, or lend_tensor_copy it");
     if (r >= 0)
-        r = lend__rebuild_make(&wire->tensor, &checked, opts->flags & LEND_REBUILD_READ_ONLY, &tensor, error);
+        r = lend__rebuild_tensor(&wire->tensor, wire->storage.bytes, opts->flags & LEND_REBUILD_READ_ONLY, NULL,
+                                 &tensor, error);
     if (r < 0) return r;
-    r = lend__obtain_begin(&job);
+    if (lend__obtain_warm(&wire->exporter, &wire->storage, job.wants_writable, &wanted.got) != 0) {
+        lend__obtain_fill(&wire->storage, &row, &wanted);
+        r = lend__obtain_begin(&job);
+    }
     if (r < 0) {
         lend_tensor_unref(tensor);
         return r;

@@ -20,13 +20,10 @@ int lend__rebuild_any(const void *handle, size_t bytes, const struct lend_rebuil
 /* Checks the options and fills what obtaining needs of them. */
 int lend__rebuild_read_opts(const struct lend_rebuild_opts *opts, struct lend__obtain *job);
 
-/* Is what a wire says of a tensor sound, and does it fit its storage? 0 or -EBADMSG. */
-int lend__rebuild_check_tensor(const struct lend__wire_tensor *tensor, uint64_t storage_bytes,
-                               struct lend__extent_bits *ret, struct lend_error *error);
-
-/* Makes the tensor, still without a storage, and with its attributes. 0 or -ENOMEM. */
-int lend__rebuild_make(const struct lend__wire_tensor *wire, const struct lend__extent_bits *checked, bool is_read_only,
-                       struct lend_tensor **ret, struct lend_error *error);
+/* Checks what a wire says of a tensor against the size of its storage, and makes the tensor, still without a storage, with
+ * its attributes. `maker` NULL: by itself. Return: 0, -EBADMSG, -ENOMEM. */
+int lend__rebuild_tensor(const struct lend__wire_tensor *wire, uint64_t storage_bytes, bool is_read_only,
+                         struct lend__slab_maker *maker, struct lend_tensor **ret, struct lend_error *error);
 
 /* --- restore.c: trees ------------------------------------------------------------------------------------------------ */
 

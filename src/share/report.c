@@ -83,7 +83,8 @@ static uint64_t put_allocations(struct writer *writer, uint64_t from) {
                                                 .gen = allocation->gen,
                                                 .bytes = allocation->extent.bytes,
                                                 .used_bytes = used_bytes(i),
-                                                .inode = allocation->extent.inode};
+                                                .inode = allocation->extent.inode,
+                                                .is_file = allocation->extent.is_file};
         if (!put(writer, &record, sizeof record)) return i;
     }
     return UINT64_MAX;

@@ -16,8 +16,7 @@
 
 #include "base/error.h"
 #include "base/sys.h"
-#include "share/bytes.h"
-#include "tensor/tensor.h"
+#include "share/wire_parts.h"
 
 #include <errno.h>
 #include <string.h>
@@ -60,8 +59,7 @@ static int check_tables(const struct lend__tree *t, uint64_t *ret_paths, const c
             return bad(error, operation, "an allocation is malformed");
     }
     for (uint32_t i = 0; i < t->n_storages; i++)
-        if (lend__get32(storage_at(t, i)) >= t->n_allocations)
-            return bad(error, operation, "a storage is malformed");
+        if (lend__get32(storage_at(t, i)) >= t->n_allocations) return bad(error, operation, "a storage is malformed");
     return 0;
 }
 
@@ -86,15 +84,16 @@ static int check_sections(const uint8_t *p, size_t at, size_t total, uint32_t n,
 }
 
 /* One name for each entry, each with its NUL and not too long. */
-static int check_names(const struct lend__tree *t, const char *operation, struct lend_error *error) {
+int lend__tree_names(const struct lend__tree *t, const char **ret, const char *operation, struct lend_error *error) {
     const char *at = t->names, *end = t->names + t->names_bytes;
-    uint32_t n = 0;
-    for (; at < end; n++) {
+    uint32_t n = 0, n_wanted = t->is_group ? t->n_entries : 0;
+    for (; at < end && n < n_wanted; n++) {
         const char *nul = memchr(at, 0, (size_t)(end - at));
         if (!nul || nul - at > LEND_GROUP_NAME_MAX) return bad(error, operation, "a name is malformed");
+        if (ret) ret[n] = at;
         at = nul + 1;
     }
-    return n == (t->is_group ? t->n_entries : 0) ? 0 : bad(error, operation, "names and entries do not agree");
+    return n == n_wanted && at == end ? 0 : bad(error, operation, "names and entries do not agree");
 }
 
 static int take_head(const uint8_t *p, struct lend__tree *ret, const char *operation, struct lend_error *error) {
@@ -115,7 +114,8 @@ static int take_head(const uint8_t *p, struct lend__tree *ret, const char *opera
         return lend__fail(error, -EPROTONOSUPPORT, operation,
                           "the handle has flags 0x%x that this library (wire %d.%d) does not know; update lend", flags,
                           LEND_WIRE_MAJOR, LEND_WIRE_MINOR);
-    if (ret->n_nodes > LEND_GROUP_TENSORS_MAX || ret->n_entries > ret->n_nodes || (!ret->is_group && ret->n_entries != 1))
+    if (ret->n_nodes > LEND_GROUP_TENSORS_MAX || ret->n_entries > ret->n_nodes ||
+        (!ret->is_group && ret->n_entries != 1))
         return bad(error, operation, "its counts are impossible");
     return 0;
 }
@@ -133,6 +133,9 @@ int lend__tree_open(const void *bytes, size_t n, struct lend__tree *ret, const c
                         (uint64_t)ret->n_storages * LEND__TREE_STORAGE_BYTES;
     uint64_t nodes_end = nodes_at + lend__get32(p + 36);
     if (nodes_end > n || nodes_end % 8) return bad(error, operation, "its tables are cut off");
+    /* Readers make room for as many as are announced. */
+    if (ret->n_nodes > lend__get32(p + 36) / LEND__TREE_NODE_BYTES)
+        return bad(error, operation, "it has fewer tensors than it says");
     ret->nodes_at = (uint32_t)nodes_at;
     ret->nodes_end = (uint32_t)nodes_end;
     r = check_tables(ret, &paths, operation, error);
@@ -145,8 +148,7 @@ int lend__tree_open(const void *bytes, size_t n, struct lend__tree *ret, const c
     if (!lend__bytes_are_zero(p + nodes_end + paths, names_at - nodes_end - paths) ||
         !lend__bytes_are_zero(p + names_at + ret->names_bytes, end - names_at - ret->names_bytes))
         return bad(error, operation, "its padding is not zero");
-    r = check_names(ret, operation, error);
-    return r < 0 ? r : check_sections(p, end, n, lend__get16(p + 46), operation, error);
+    return check_sections(p, end, n, lend__get16(p + 46), operation, error);
 }
 
 void lend__tree_exporters(const struct lend__tree *tree, struct lend__wire_exporter *ret) {
@@ -175,23 +177,25 @@ void lend__tree_allocation(const struct lend__tree *tree, uint32_t i, struct len
                                           .bytes = lend__get64(p + 16)};
 }
 
-void lend__tree_storage(const struct lend__tree *tree, uint32_t i, struct lend__wire_storage *ret,
-                        uint32_t *ret_exporter) {
-    const uint8_t *p = storage_at(tree, i), *a = allocation_at(tree, lend__get32(p));
-    *ret_exporter = lend__get32(a);
-    *ret = (struct lend__wire_storage){
-        .device_type = (int32_t)lend__get32(a + 4),
-        .allocation = lend__get32(a + 8),
-        .allocation_gen = lend__get32(a + 12),
-        .allocation_bytes = lend__get64(a + 16),
-        .slot = lend__get32(p + 4),
-        .slot_gen = lend__get64(p + 8),
-        .off = lend__get64(p + 16),
-        .bytes = lend__get64(p + 24),
-    };
+void lend__tree_storage(const struct lend__tree *tree, uint32_t i, struct lend__tree_storage *ret) {
+    const uint8_t *p = storage_at(tree, i);
+    *ret = (struct lend__tree_storage){.allocation = lend__get32(p),
+                                       .slot = lend__get32(p + 4),
+                                       .slot_gen = lend__get64(p + 8),
+                                       .off = lend__get64(p + 16),
+                                       .bytes = lend__get64(p + 24)};
 }
 
 /* --- reading: nodes --------------------------------------------------------------------------------------------------- */
+
+/* What a layout does not have is zero. */
+static bool has_only_its_own(const struct lend__tree_node *node, uint64_t scale_bits) {
+    bool has_dim = node->layout == LEND_LAYOUT_JAGGED || node->layout == LEND_LAYOUT_QUANTIZED_PER_CHANNEL;
+    if (node->tensor.is_read_only || node->tensor.is_padded || !node->tensor.is_contiguous) return false;
+    if (node->is_coalesced && node->layout != LEND_LAYOUT_COO) return false;
+    if (node->dim && !has_dim) return false;
+    return node->layout == LEND_LAYOUT_QUANTIZED || (!scale_bits && !node->zero_point);
+}
 
 static int take_compound(const uint8_t *p, struct lend__tree_node *node, const char *operation,
                          struct lend_error *error) {
@@ -206,7 +210,7 @@ static int take_compound(const uint8_t *p, struct lend__tree_node *node, const c
                           "lend",
                           node->layout, LEND_WIRE_MAJOR, LEND_WIRE_MINOR);
     if (node->storage != LEND__TREE_NONE || node->n_components > LEND_COMPONENTS_MAX || lend__get32(p + 28) ||
-        !node->tensor.is_contiguous)
+        !has_only_its_own(node, scale))
         return bad(error, operation, "a tensor of components is malformed");
     return 0;
 }
@@ -228,8 +232,8 @@ int lend__tree_next(const struct lend__tree *tree, uint32_t *at, struct lend__tr
     t->user_bytes = lend__get32(p + 12);
     t->dtype = (DLDataType){p[16], p[17], lend__get16(p + 18)};
     t->offset_bits = lend__get64(p + 24);
-    int r = lend__wire_take_flags(t, flags, LEND__WIRE_FLAGS_KNOWN | LEND__WIRE_FLAG_COALESCED, &is_wide, operation,
-                                  error);
+    int r =
+        lend__wire_take_flags(t, flags, LEND__WIRE_FLAGS_KNOWN | LEND__WIRE_FLAG_COALESCED, &is_wide, operation, error);
     if (r < 0) return r;
     if (!lend__bytes_are_zero(p + 5, 3) || t->user_bytes > LEND_USER_BYTES_MAX || (t->user_tag && !t->user_bytes))
         return bad(error, operation, "a tensor is malformed");
@@ -270,10 +274,9 @@ static int check_node(const struct lend__tree *tree, uint32_t depth, uint32_t *a
 
 int lend__tree_check(const struct lend__tree *tree, const char *operation, struct lend_error *error) {
     uint32_t at = tree->nodes_at, left = tree->n_nodes;
-    for (uint32_t i = 0; i < tree->n_entries; i++) {
-        int r = check_node(tree, 1, &at, &left, operation, error);
-        if (r < 0) return r;
-    }
+    int r = lend__tree_names(tree, NULL, operation, error);
+    for (uint32_t i = 0; r >= 0 && i < tree->n_entries; i++) r = check_node(tree, 1, &at, &left, operation, error);
+    if (r < 0) return r;
     return at == tree->nodes_end && !left ? 0 : bad(error, operation, "it has fewer tensors than it says");
 }
 

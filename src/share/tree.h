@@ -49,7 +49,8 @@ struct lend__tree_storage {
 
 /* --- reading --------------------------------------------------------------------------------------------------------- */
 
-/* A tree whose tables have been checked, over borrowed bytes. */
+/* A tree whose tables have been checked, over borrowed bytes. Names are checked by lend__tree_names, nodes as they are
+ * read. */
 struct lend__tree {
     const uint8_t *bytes;
     uint16_t major, minor;
@@ -62,23 +63,24 @@ struct lend__tree {
     const char *paths; /* of the exporters, without NUL */
 };
 
-/* Checks everything but the nodes. Return: 0, -EBADMSG, -EPROTONOSUPPORT; -EINVAL: it is of one strided tensor. */
+/* Checks everything but nodes and names. Return: 0, -EBADMSG, -EPROTONOSUPPORT; -EINVAL: it is of one strided tensor. */
 int lend__tree_open(const void *bytes, size_t n, struct lend__tree *ret, const char *operation,
                     struct lend_error *error);
 
 /* Fills `ret` with all exporters; paths are borrowed from the bytes. */
 void lend__tree_exporters(const struct lend__tree *tree, struct lend__wire_exporter *ret);
 void lend__tree_allocation(const struct lend__tree *tree, uint32_t i, struct lend__tree_allocation *ret);
-/* Storage `i`, and the index of its exporter. */
-void lend__tree_storage(const struct lend__tree *tree, uint32_t i, struct lend__wire_storage *ret,
-                        uint32_t *ret_exporter);
+void lend__tree_storage(const struct lend__tree *tree, uint32_t i, struct lend__tree_storage *ret);
 
 /* Reads the node at *at (first: nodes_at) and moves *at behind it. What follows from the tree as a whole (number of
  * components, depth, number of nodes) is the caller's to check, or lend__tree_check's. */
 int lend__tree_next(const struct lend__tree *tree, uint32_t *at, struct lend__tree_node *ret, const char *operation,
                     struct lend_error *error);
 
-/* Checks all nodes and their structure: what a handle must be before it is described, formatted or passed on. */
+/* Checks the names, and fills `ret` (NULL: no) with one for each entry, borrowed from the bytes. */
+int lend__tree_names(const struct lend__tree *tree, const char **ret, const char *operation, struct lend_error *error);
+
+/* Checks names, nodes and their structure: what a handle must be before it is described, formatted or passed on. */
 int lend__tree_check(const struct lend__tree *tree, const char *operation, struct lend_error *error);
 
 /* --- writing --------------------------------------------------------------------------------------------------------- */

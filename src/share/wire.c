@@ -13,9 +13,7 @@
 #include "share/wire.h"
 
 #include "base/crc32c.h"
-#include "base/error.h"
-#include "share/bytes.h"
-#include "tensor/tensor.h"
+#include "share/wire_parts.h"
 
 #include <errno.h>
 #include <lend/group.h>
@@ -23,11 +21,11 @@
 
 #define MAGIC 0x444e454cu /* "LEND" */
 
-enum flag { READ_ONLY = 1, PADDED = 2, CONTIGUOUS = 4, WIDE = 8, ATTRS_SHIFT = 4 };
-_Static_assert(LEND__ATTRS_CARRIED == 0x7f && LEND__WIRE_FLAGS_KNOWN == (0x7f << ATTRS_SHIFT | 15), "flags");
-
 enum section { SECTION_SOCKET_PATH = 1, SECTION_USER = 2 };
 #define SECTION_CRITICAL 1u
+
+/* Decoding one tensor is counted in nanoseconds: what both forms have in common is inline. */
+#define HOT static inline __attribute__((always_inline))
 
 static uint32_t checksum(const uint8_t *p, size_t n) {
     return lend__crc32c(lend__crc32c(0, p, 12), p + 16, n - 16);
@@ -43,7 +41,8 @@ bool lend__wire_is_tree(const void *bytes, size_t n) {
     return n > 7 && ((const uint8_t *)bytes)[7] == LEND__WIRE_TREE;
 }
 
-static int refuse_form(uint8_t found, enum lend__wire_form form, const char *operation, struct lend_error *error) {
+static __attribute__((cold)) int refuse_form(uint8_t found, enum lend__wire_form form, const char *operation,
+                                             struct lend_error *error) {
     if (found > LEND__WIRE_TREE)
         return lend__fail(error, -EPROTONOSUPPORT, operation,
                           "the handle has form %u, which this library (wire %d.%d) does not know; update lend", found,
@@ -52,8 +51,8 @@ static int refuse_form(uint8_t found, enum lend__wire_form form, const char *ope
                       form == LEND__WIRE_TREE ? "one strided tensor" : "more than one strided tensor");
 }
 
-int lend__wire_open(const uint8_t *p, size_t n, enum lend__wire_form form, const char *operation,
-                    struct lend_error *error) {
+HOT int open_form(const uint8_t *p, size_t n, enum lend__wire_form form, const char *operation,
+                  struct lend_error *error) {
     size_t least = form == LEND__WIRE_TREE ? 48 : LEND__WIRE_FIXED_BYTES;
     size_t most = form == LEND__WIRE_TREE ? LEND_GROUP_BYTES_MAX : LEND_HANDLE_BYTES_MAX;
     if (n < 16) return lend__wire_bad(error, operation, "too short");
@@ -80,60 +79,34 @@ void lend__wire_close(uint8_t *p, uint32_t total, enum lend__wire_form form) {
     lend__put32(p + 12, checksum(p, total));
 }
 
-static uint32_t count_dims(const struct lend__wire_tensor *t) {
-    return t->is_contiguous ? t->ndim : 2 * t->ndim;
-}
-
 /* Do all sizes and strides fit into 32 bits? */
 static bool is_narrow(const struct lend__wire_tensor *t) {
-    for (uint32_t i = 0, n = count_dims(t); i < n; i++)
+    for (uint32_t i = 0, n = lend__wire_count_dims(t); i < n; i++)
         if (t->dims[i] < INT32_MIN || t->dims[i] > INT32_MAX) return false;
     return true;
 }
 
 uint32_t lend__wire_flags(const struct lend__wire_tensor *t) {
-    return (t->is_read_only ? READ_ONLY : 0u) | (t->is_padded ? PADDED : 0u) | (t->is_contiguous ? CONTIGUOUS : 0u) |
-           (is_narrow(t) ? 0u : WIDE) | (t->attrs & LEND__ATTRS_CARRIED) << ATTRS_SHIFT;
-}
-
-int lend__wire_take_flags(struct lend__wire_tensor *ret, uint32_t flags, uint32_t known, bool *ret_is_wide,
-                          const char *operation, struct lend_error *error) {
-    if (flags & ~known)
-        return lend__fail(error, -EPROTONOSUPPORT, operation,
-                          "the handle has flags 0x%x that this library (wire %d.%d) does not know; update lend",
-                          flags & ~known, LEND_WIRE_MAJOR, LEND_WIRE_MINOR);
-    ret->is_read_only = flags & READ_ONLY;
-    ret->is_padded = flags & PADDED;
-    ret->is_contiguous = flags & CONTIGUOUS;
-    ret->attrs = flags >> ATTRS_SHIFT & LEND__ATTRS_CARRIED;
-    *ret_is_wide = flags & WIDE;
-    return 0;
+    return (t->is_read_only ? LEND__WIRE_READ_ONLY : 0u) | (t->is_padded ? LEND__WIRE_PADDED : 0u) |
+           (t->is_contiguous ? LEND__WIRE_CONTIGUOUS : 0u) | (is_narrow(t) ? 0u : LEND__WIRE_WIDE) |
+           (t->attrs & LEND__ATTRS_CARRIED) << LEND__WIRE_ATTRS_SHIFT;
 }
 
 uint32_t lend__wire_dims_bytes(const struct lend__wire_tensor *t) {
-    return lend__padded8(count_dims(t) * (is_narrow(t) ? 4u : 8u));
+    return lend__padded8(lend__wire_count_dims(t) * (is_narrow(t) ? 4u : 8u));
 }
 
 void lend__wire_put_dims(const struct lend__wire_tensor *t, uint8_t *at) {
-    uint32_t n = count_dims(t);
+    uint32_t n = lend__wire_count_dims(t);
     if (is_narrow(t))
         for (uint32_t i = 0; i < n; i++) lend__put32(at + 4 * (size_t)i, (uint32_t)t->dims[i]);
     else
         for (uint32_t i = 0; i < n; i++) lend__put64(at + 8 * (size_t)i, (uint64_t)t->dims[i]);
 }
 
-int lend__wire_take_dims(struct lend__wire_tensor *t, bool is_wide, const uint8_t *at, size_t left,
-                         const char *operation, struct lend_error *error) {
-    if (t->ndim > LEND_NDIM_MAX) return lend__wire_bad(error, operation, "it has more than 64 dimensions");
-    uint32_t n = count_dims(t), bytes = n * (is_wide ? 8u : 4u), padded = lend__padded8(bytes);
-    if (padded > left) return lend__wire_bad(error, operation, "its shape is cut off");
-    if (is_wide)
-        for (uint32_t i = 0; i < n; i++) t->dims[i] = (int64_t)lend__get64(at + 8 * (size_t)i);
-    else
-        for (uint32_t i = 0; i < n; i++) t->dims[i] = (int32_t)lend__get32(at + 4 * (size_t)i);
-    if (!lend__bytes_are_zero(at + bytes, padded - bytes))
-        return lend__wire_bad(error, operation, "its padding is not zero");
-    return (int)padded;
+int lend__wire_open(const uint8_t *p, size_t n, enum lend__wire_form form, const char *operation,
+                    struct lend_error *error) {
+    return open_form(p, n, form, operation, error);
 }
 
 /* --- writing --------------------------------------------------------------------------------------------------------- */
@@ -220,10 +193,9 @@ static int take_section(const uint8_t *p, uint32_t type, uint32_t flags, uint32_
         return 0;
     default:
         if (!(flags & SECTION_CRITICAL)) return 0;
-        return lend__fail(
-            error, -EPROTONOSUPPORT, operation,
-            "the handle has a part of type %u that this library (wire %d.%d) must not skip; update lend", type,
-            LEND_WIRE_MAJOR, LEND_WIRE_MINOR);
+        return lend__fail(error, -EPROTONOSUPPORT, operation,
+                          "the handle has a part of type %u that this library (wire %d.%d) must not skip; update lend",
+                          type, LEND_WIRE_MAJOR, LEND_WIRE_MINOR);
     }
 }
 
@@ -278,7 +250,7 @@ int lend__wire_decode(const void *bytes, size_t n, struct lend__wire *ret, const
                       struct lend_error *error) {
     const uint8_t *p = bytes;
     bool is_wide = false;
-    int r = lend__wire_open(p, n, LEND__WIRE_TENSOR, operation, error);
+    int r = open_form(p, n, LEND__WIRE_TENSOR, operation, error);
     if (r < 0) return r;
     take_fixed(p, ret);
     r = lend__wire_take_flags(&ret->tensor, lend__get16(p + 132), LEND__WIRE_FLAGS_KNOWN, &is_wide, operation, error);

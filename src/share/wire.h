@@ -84,15 +84,9 @@ int lend__wire_bad(struct lend_error *error, const char *operation, const char *
 /* Flags of a tensor, in 16 bits. A tree's nodes may have one more. */
 #define LEND__WIRE_FLAG_COALESCED 0x800u
 uint32_t lend__wire_flags(const struct lend__wire_tensor *tensor);
-int lend__wire_take_flags(struct lend__wire_tensor *ret, uint32_t flags, uint32_t known, bool *ret_is_wide,
-                          const char *operation, struct lend_error *error);
 #define LEND__WIRE_FLAGS_KNOWN 0x7ffu
 
 /* The dims with their padding. */
 uint32_t lend__wire_dims_bytes(const struct lend__wire_tensor *tensor);
 void lend__wire_put_dims(const struct lend__wire_tensor *tensor, uint8_t *at);
-/* Reads them from `left` bytes; ndim and is_contiguous are filled. Returns their bytes, or -EBADMSG. */
-int lend__wire_take_dims(struct lend__wire_tensor *tensor, bool is_wide, const uint8_t *at, size_t left,
-                         const char *operation, struct lend_error *error);
-
 #endif

@@ -132,9 +132,11 @@ static int again_strided(const struct lend_tensor *tensor, struct lend_tensor **
     const struct lend__extent_bits checked = {
         .item_bits = tensor->item_bits, .numel = tensor->numel, .is_contiguous = tensor->is_contiguous};
     r = lend__tensor_make(&geometry, &checked, lend__storage_ref(storage), tensor->is_read_only, ret);
-    if (r == 0) return 0;
-    lend__storage_unref(storage);
-    return lend__fail(error, r, operation, "no memory for a tensor object of %d dimensions", tensor->ndim);
+    if (r < 0) {
+        lend__storage_unref(storage);
+        return lend__fail(error, r, operation, "no memory for a tensor object of %d dimensions", tensor->ndim);
+    }
+    return 0;
 }
 
 /* Another tensor of the same components. */
@@ -142,7 +144,7 @@ static int again_compound(const struct lend_tensor *tensor, struct lend_tensor *
                           struct lend_error *error) {
     struct lend_compound compound = {.size = sizeof compound};
     int r = lend_tensor_components(tensor, &compound);
-    if (r == 0) r = lend__tensor_make_compound(&compound, ret, operation, error);
+    if (r >= 0) r = lend__tensor_make_compound(&compound, ret, operation, error);
     if (r < 0) return r;
     for (uint32_t i = 0; i < compound.n_components; i++) lend_tensor_ref(compound.components[i]);
     (*ret)->is_read_only = tensor->is_read_only;
@@ -157,7 +159,7 @@ int lend_tensor_with_attrs(struct lend_tensor *tensor, const struct lend_tensor_
     if (!attrs) attrs = &none;
     int r = check_given(tensor, attrs, __func__, error);
     struct lend_tensor *made = NULL;
-    if (r == 0)
+    if (r >= 0)
         r = tensor->layout == LEND_LAYOUT_STRIDED ? again_strided(tensor, &made, __func__, error)
                                                   : again_compound(tensor, &made, __func__, error);
     if (r < 0) return r;

@@ -14,6 +14,7 @@
 #include "base/sys.h"
 
 #include <errno.h>
+#include <lend/group.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,13 +56,18 @@ static int count_elements(const struct lend_compound *compound, int64_t *ret, co
 }
 
 /* What the whole has of its parts. */
-static int add_up(const struct lend_compound *compound, struct lend_tensor *ret, uint32_t *ret_depth,
+struct sum {
+    uint32_t depth, n_tensors;
+};
+
+static int add_up(const struct lend_compound *compound, struct lend_tensor *ret, struct sum *ret_sum,
                   const char *operation, struct lend_error *error) {
     uint32_t values = lend__layout_values(compound->layout), depth = 0;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, n_tensors = 1;
     for (uint32_t i = 0; i < compound->n_components; i++) {
         const struct lend_tensor *component = compound->components[i];
         if (depth_of(component) > depth) depth = depth_of(component);
+        n_tensors += lend__tensor_count(component);
         if (!add_bytes(component, &bytes))
             return lend__fail(error, -EOVERFLOW, operation, "the bytes of the %u components do not fit 64 bits",
                               compound->n_components);
@@ -70,7 +76,11 @@ static int add_up(const struct lend_compound *compound, struct lend_tensor *ret,
         return lend__fail(error, -EINVAL, operation,
                           "a component is a tensor of tensors %u deep, and LEND_DEPTH_MAX = %d with the whole", depth,
                           LEND_DEPTH_MAX);
-    *ret_depth = depth + 1;
+    if (n_tensors > LEND_GROUP_TENSORS_MAX) /* one tensor may be a component many times over */
+        return lend__fail(error, -EINVAL, operation,
+                          "the tensor is made of %llu tensors, and LEND_GROUP_TENSORS_MAX = %u",
+                          (unsigned long long)n_tensors, LEND_GROUP_TENSORS_MAX);
+    *ret_sum = (struct sum){depth + 1, (uint32_t)n_tensors};
     ret->dtype = values < compound->n_components ? compound->components[values]->dtype : compound->dtype;
     ret->is_padded = values < compound->n_components && compound->components[values]->is_padded;
     ret->item_bits =
@@ -97,9 +107,9 @@ int lend__tensor_make_compound(const struct lend_compound *compound, struct lend
                           "compound.size is %zu; set it to sizeof(struct lend_compound) = %zu", compound->size,
                           sizeof *compound);
     struct lend_tensor whole = {.n_refs = 1, .ndim = compound->ndim, .layout = (uint8_t)compound->layout};
-    uint32_t depth = 0;
+    struct sum sum = {0, 0};
     int r = lend__layout_check(compound, operation, error);
-    if (r == 0) r = add_up(compound, &whole, &depth, operation, error);
+    if (r == 0) r = add_up(compound, &whole, &sum, operation, error);
     if (r < 0) return r;
     size_t dims_bytes = (size_t)compound->ndim * sizeof(int64_t);
     struct lend_tensor *tensor = lend__zalloc(sizeof *tensor + 2 * dims_bytes);
@@ -110,7 +120,8 @@ int lend__tensor_make_compound(const struct lend_compound *compound, struct lend
                           compound->n_components);
     }
     fill_extra(compound, whole.extra);
-    whole.extra->depth = depth;
+    whole.extra->depth = sum.depth;
+    whole.extra->n_tensors = sum.n_tensors;
     memcpy(tensor, &whole, sizeof whole);
     if (dims_bytes) memcpy(tensor->dims, compound->shape, dims_bytes);
     *ret = tensor;

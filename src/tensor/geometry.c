@@ -20,6 +20,34 @@ static int refuse_numel(int32_t dim, int64_t size, const char *operation, struct
                       "the number of elements does not fit 63 bits (dimension %d has size %lld)", dim, (long long)size);
 }
 
+static int refuse_size(int32_t dim, int64_t size, const char *operation, struct lend_error *error) {
+    return lend__fail(error, -EINVAL, operation, "dimension %d has the negative size %lld", dim, (long long)size);
+}
+
+static int refuse_bits(int64_t numel, uint32_t item_bits, const char *operation, struct lend_error *error) {
+    return lend__fail(error, -EOVERFLOW, operation, "%lld elements of %u bits do not fit 64 bits", (long long)numel,
+                      item_bits);
+}
+
+/* C order without gaps, as most tensors come: the product of the sizes says everything. */
+static inline int measure_contiguous(const struct lend__geometry *geometry, uint32_t item_bits,
+                                     struct lend__extent_bits *ret, const char *operation, struct lend_error *error) {
+    int64_t numel = 1;
+    bool is_empty = false;
+    for (int32_t i = geometry->ndim - 1; i >= 0; i--) {
+        int64_t size = geometry->shape[i];
+        if (size < 0) return refuse_size(i, size, operation, error);
+        if (size == 0)
+            is_empty = true;
+        else if (lend__mul_overflows(numel, size, &numel))
+            return refuse_numel(i, size, operation, error);
+    }
+    uint64_t bits;
+    if (lend__mul_overflows((uint64_t)numel, item_bits, &bits)) return refuse_bits(numel, item_bits, operation, error);
+    *ret = (struct lend__extent_bits){item_bits, is_empty ? 0 : numel, true, 0, is_empty ? 0 : bits};
+    return 0;
+}
+
 /* Inline in both callers, so that the results stay in registers. */
 static inline int measure(const struct lend__geometry *geometry, struct lend__extent_bits *ret, const char *operation,
                           struct lend_error *error) {
@@ -30,16 +58,16 @@ static inline int measure(const struct lend__geometry *geometry, struct lend__ex
     if (geometry->ndim < 0 || geometry->ndim > LEND_NDIM_MAX)
         return lend__fail(error, -EINVAL, operation, "a tensor has 0 to %d dimensions, not %d", LEND_NDIM_MAX,
                           geometry->ndim);
+    if (!geometry->strides) return measure_contiguous(geometry, item_bits, ret, operation, error);
     int64_t span = 1;
     uint64_t below = 0, above = 0, span_bits;
     bool is_empty = false, is_contiguous = true, is_far = false;
     for (int32_t i = geometry->ndim - 1; i >= 0; i--) {
         int64_t size = geometry->shape[i];
-        if (size < 0)
-            return lend__fail(error, -EINVAL, operation, "dimension %d has the negative size %lld", i, (long long)size);
+        if (size < 0) return refuse_size(i, size, operation, error);
         is_empty |= size == 0;
         if (size <= 1) continue; /* the stride is never multiplied by anything */
-        int64_t stride = geometry->strides ? geometry->strides[i] : span, inner = span;
+        int64_t stride = geometry->strides[i], inner = span;
         if (lend__mul_overflows(span, size, &span)) return refuse_numel(i, size, operation, error);
         uint64_t reach;
         if (stride == inner) {
@@ -52,8 +80,7 @@ static inline int measure(const struct lend__geometry *geometry, struct lend__ex
         is_far |= stride < 0 ? lend__add_overflows(below, reach, &below) : lend__add_overflows(above, reach, &above);
     }
     if (lend__mul_overflows((uint64_t)span, item_bits, &span_bits))
-        return lend__fail(error, -EOVERFLOW, operation, "%lld elements of %u bits do not fit 64 bits", (long long)span,
-                          item_bits);
+        return refuse_bits(span, item_bits, operation, error);
     ret->item_bits = item_bits;
     ret->numel = is_empty ? 0 : span;
     ret->is_contiguous = is_empty || is_contiguous;
@@ -104,10 +131,3 @@ int lend__geometry_check(const struct lend__geometry *geometry, uint64_t storage
     return 0;
 }
 
-void lend__contiguous_strides(int32_t ndim, const int64_t *shape, int64_t *ret_strides) {
-    int64_t stride = 1;
-    for (int32_t i = ndim - 1; i >= 0; i--) {
-        ret_strides[i] = stride;
-        if (shape[i] > 1) stride *= shape[i];
-    }
-}

@@ -35,15 +35,17 @@ static int reader_open(struct reader *reader, const struct lend_tensor *whole, u
     struct lend__storage *storage;
     int r = lend__tensor_storage(t, &storage, OPERATION, error);
     if (r < 0) return r;
-    reader->tensor = t;
-    reader->name = lend__component_name(whole->layout, index);
+    *reader = (struct reader){
+        .tensor = t,
+        .name = lend__component_name(whole->layout, index),
+        .data = storage->data,
+        .start = t->offset_bits / 8,
+        .n_in_memory = storage->bytes / (t->item_bits / 8),
+        .is_wide = t->item_bits == 64,
+    };
     if (storage->device.device_type != kDLCPU)
         return lend__fail(error, -EOPNOTSUPP, OPERATION, "%s: memory of device type %d cannot be read by the CPU",
                           reader->name, (int)storage->device.device_type);
-    reader->data = storage->data;
-    reader->start = t->offset_bits / 8;
-    reader->is_wide = t->item_bits == 64;
-    reader->n_in_memory = storage->bytes / (t->item_bits / 8);
     for (int32_t i = 0; i < t->ndim; i++) {
         /* With index 0 and 1, and elements, the distance between them has been checked at birth. */
         bool matters = t->numel > 0 && lend__tensor_shape(t)[i] > 1 && storage->data;
@@ -133,10 +135,11 @@ struct compressed {
 
 /* " of batch (1, 0)" */
 static const char *batch_name(const struct compressed *c, const int64_t *batch, char *buf, size_t buf_bytes) {
-    char index[48];
     buf[0] = 0;
-    if (c->n_batch)
+    if (c->n_batch) {
+        char index[48];
         snprintf(buf, buf_bytes, " of batch %s", lend__shape_format(c->n_batch, batch, index, sizeof index));
+    }
     return buf;
 }
 
@@ -204,7 +207,7 @@ static int check_compressed(const struct lend_tensor *tensor, struct lend_error 
     enum { POINTERS, INDICES, VALUES };
     struct compressed c = {.error = error};
     int r = reader_open(&c.pointers, tensor, POINTERS, error);
-    if (r == 0) r = reader_open(&c.indices, tensor, INDICES, error);
+    if (r >= 0) r = reader_open(&c.indices, tensor, INDICES, error);
     if (r < 0) return r;
     bool is_blocked = tensor->layout == LEND_LAYOUT_BSR || tensor->layout == LEND_LAYOUT_BSC;
     int32_t plain = tensor->layout == LEND_LAYOUT_CSC || tensor->layout == LEND_LAYOUT_BSC ? 0 : 1;
@@ -216,7 +219,7 @@ static int check_compressed(const struct lend_tensor *tensor, struct lend_error 
         int64_t block = lend__tensor_shape(tensor->extra->components[VALUES])[c.n_batch + 1 + plain];
         c.n_columns /= block > 1 ? block : 1;
     }
-    int64_t sizes[LEND_NDIM_MAX], batch[LEND_NDIM_MAX] = {0};
+    int64_t sizes[LEND_NDIM_MAX] = {0}, batch[LEND_NDIM_MAX] = {0};
     r = count_batches(&c, sizes);
     for (int32_t i = 0; i < c.n_batch; i++)
         if (sizes[i] == 0) return r;
@@ -251,8 +254,8 @@ static int check_nested(const struct lend_tensor *tensor, struct lend_error *err
     enum { VALUES, SIZES, STRIDES, OFFSETS };
     struct reader sizes, strides, offsets;
     int r = reader_open(&sizes, tensor, SIZES, error);
-    if (r == 0) r = reader_open(&strides, tensor, STRIDES, error);
-    if (r == 0) r = reader_open(&offsets, tensor, OFFSETS, error);
+    if (r >= 0) r = reader_open(&strides, tensor, STRIDES, error);
+    if (r >= 0) r = reader_open(&offsets, tensor, OFFSETS, error);
     if (r < 0) return r;
     int64_t n = size_of(&sizes, 0), n_dims = size_of(&sizes, 1), n_values = tensor->extra->components[VALUES]->numel;
     if (!sizes.step[0] && !strides.step[0] && !offsets.step[0] && n > 1) n = 1;
@@ -267,12 +270,12 @@ static int check_nested(const struct lend_tensor *tensor, struct lend_error *err
                            (long long)d, (long long)size[d], (long long)d + 1, outer < 0 ? "ragged: " : "",
                            (long long)outer);
         }
+        if (lies_inside(n_dims, size, stride, offset, n_values)) continue;
         char shape[64], steps[64];
-        if (!lies_inside(n_dims, size, stride, offset, n_values))
-            return BAD(error, "constituent %lld, of sizes %s, strides %s and offset %lld, leaves the %lld values",
-                       (long long)i, lend__shape_format((int32_t)n_dims, size, shape, sizeof shape),
-                       lend__shape_format((int32_t)n_dims, stride, steps, sizeof steps), (long long)offset,
-                       (long long)n_values);
+        return BAD(error, "constituent %lld, of sizes %s, strides %s and offset %lld, leaves the %lld values",
+                   (long long)i, lend__shape_format((int32_t)n_dims, size, shape, sizeof shape),
+                   lend__shape_format((int32_t)n_dims, stride, steps, sizeof steps), (long long)offset,
+                   (long long)n_values);
     }
     return 0;
 }
@@ -282,7 +285,7 @@ static int check_jagged(const struct lend_tensor *tensor, struct lend_error *err
     struct reader offsets, lengths;
     bool has_lengths = tensor->extra->n_components > LENGTHS;
     int r = reader_open(&offsets, tensor, OFFSETS, error);
-    if (r == 0 && has_lengths) r = reader_open(&lengths, tensor, LENGTHS, error);
+    if (r >= 0 && has_lengths) r = reader_open(&lengths, tensor, LENGTHS, error);
     if (r < 0) return r;
     int64_t n = size_of(&offsets, 0) - 1, before = element(&offsets, 0);
     int64_t n_values = lend__tensor_shape(tensor->extra->components[VALUES])[tensor->extra->dim - 1];

@@ -138,28 +138,30 @@ static int resolve_components(struct lend_tensor *tensor, struct lend_pool *pool
     bool is_changed = false;
     uint32_t n = 0;
     int r = lend_tensor_components(tensor, &compound);
-    for (; r == 0 && n < compound.n_components; n += r == 0) {
+    while (r >= 0 && n < compound.n_components) {
         r = resolve(compound.components[n], pool, &parts[n], error);
-        is_changed |= r == 0 && parts[n] != compound.components[n];
+        if (r < 0) break;
+        is_changed |= parts[n] != compound.components[n];
+        n++;
     }
-    if (r == 0 && is_changed) {
+    if (r >= 0 && is_changed) {
         compound.components = parts;
         r = lend__tensor_make_compound(&compound, ret, OPERATION, error);
-        if (r == 0) { /* with our references in it */
+        if (r >= 0) { /* with our references in it */
             (*ret)->is_read_only = tensor->is_read_only;
             return 0;
         }
     }
     while (n > 0) lend_tensor_unref(parts[--n]);
-    if (r == 0) *ret = lend_tensor_ref(tensor);
+    if (r >= 0) *ret = lend_tensor_ref(tensor);
     return r;
 }
 
 static int resolve(struct lend_tensor *tensor, struct lend_pool *pool, struct lend_tensor **ret,
                    struct lend_error *error) {
     struct lend_tensor *made;
-    bool is_strided = !tensor || tensor->layout == LEND_LAYOUT_STRIDED;
-    int r = is_strided ? resolve_strided(tensor, pool, &made, error) : resolve_components(tensor, pool, &made, error);
+    int r = tensor->layout == LEND_LAYOUT_STRIDED ? resolve_strided(tensor, pool, &made, error)
+                                                  : resolve_components(tensor, pool, &made, error);
     if (r < 0) return r;
     if (made != tensor) {
         const struct lend__extra *extra = tensor->extra;
@@ -178,6 +180,6 @@ static int resolve(struct lend_tensor *tensor, struct lend_pool *pool, struct le
 int lend_tensor_resolve(struct lend_tensor *tensor, struct lend_pool *pool, struct lend_tensor **ret_tensor,
                         struct lend_error *error) {
     if (lend__is_raw_clone()) return lend__fail(error, -ECHILD, OPERATION, "this process was made by a raw clone");
-    if (!ret_tensor) return lend__fail(error, -EINVAL, OPERATION, "ret_tensor is NULL");
+    if (!tensor || !ret_tensor) return lend__fail(error, -EINVAL, OPERATION, "tensor and ret_tensor must not be NULL");
     return resolve(tensor, pool, ret_tensor, error);
 }

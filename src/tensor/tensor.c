@@ -19,16 +19,15 @@
 
 #define PRIVATE_ALIGNMENT 64
 
-int lend__tensor_make(const struct lend__geometry *geometry, const struct lend__extent_bits *checked,
-                      struct lend__storage *storage, bool is_read_only, struct lend_tensor **ret) {
+static inline void fill(struct lend_tensor *tensor, const struct lend__geometry *geometry,
+                        const struct lend__extent_bits *checked, struct lend__storage *storage, bool is_read_only,
+                        struct lend__slab *slab) {
     size_t n = (size_t)geometry->ndim;
-    void *memory = NULL;
-    if (lend__sys.realloc(NULL, sizeof(struct lend_tensor) + 2 * n * sizeof(int64_t), &memory) < 0) return -ENOMEM;
-    struct lend_tensor *tensor = memory;
     *tensor = (struct lend_tensor){
         .n_refs = 1,
         .ndim = geometry->ndim,
         .storage = storage,
+        .slab = slab,
         .dtype = geometry->dtype,
         .item_bits = checked->item_bits,
         .offset_bits = geometry->offset_bits,
@@ -42,7 +41,29 @@ int lend__tensor_make(const struct lend__geometry *geometry, const struct lend__
         for (size_t i = 0; i < n; i++) tensor->dims[n + i] = geometry->strides[i];
     else
         lend__contiguous_strides(geometry->ndim, tensor->dims, tensor->dims + n);
-    *ret = tensor;
+}
+
+static inline size_t object_bytes(const struct lend__geometry *geometry) {
+    return sizeof(struct lend_tensor) + 2 * (size_t)geometry->ndim * sizeof(int64_t);
+}
+
+int lend__tensor_make(const struct lend__geometry *geometry, const struct lend__extent_bits *checked,
+                      struct lend__storage *storage, bool is_read_only, struct lend_tensor **ret) {
+    void *memory = NULL;
+    if (lend__sys.realloc(NULL, object_bytes(geometry), &memory) < 0) return -ENOMEM;
+    fill(memory, geometry, checked, storage, is_read_only, NULL);
+    *ret = memory;
+    return 0;
+}
+
+int lend__tensor_make_in(struct lend__slab_maker *maker, const struct lend__geometry *geometry,
+                         const struct lend__extent_bits *checked, struct lend__storage *storage, bool is_read_only,
+                         struct lend_tensor **ret) {
+    struct lend__slab *slab = NULL;
+    void *memory = lend__slab_take(maker, object_bytes(geometry), &slab);
+    if (!memory) return -ENOMEM;
+    fill(memory, geometry, checked, storage, is_read_only, slab);
+    *ret = memory;
     return 0;
 }
 
@@ -125,14 +146,42 @@ struct lend_tensor *lend_tensor_ref(struct lend_tensor *tensor) {
     return tensor;
 }
 
-void lend_tensor_unref(struct lend_tensor *tensor) {
-    if (!tensor) return;
+/* Gives a reference back; true with the last one: what the object held is given back, and the object is to be freed. */
+static inline bool lower(struct lend_tensor *tensor) {
     /* Nobody can add to the last reference but its holder, which is us: no locked instruction is needed. */
-    if (lend__load_acquire(&tensor->n_refs) != 1 && lend__sub_acq_rel(&tensor->n_refs, 1) != 1) return;
+    if (lend__load_acquire(&tensor->n_refs) != 1 && lend__sub_acq_rel(&tensor->n_refs, 1) != 1) return false;
     struct lend__storage *storage = lend__load_acquire(&tensor->storage);
     if (tensor->extra) lend__extra_free(tensor->extra);
-    free(tensor);
     if (storage) lend__storage_unref(storage);
+    return true;
+}
+
+void lend_tensor_unref(struct lend_tensor *tensor) {
+    if (!tensor || !lower(tensor)) return;
+    if (tensor->slab)
+        lend__slab_give(tensor->slab, 1);
+    else
+        free(tensor);
+}
+
+void lend__tensors_unref(struct lend_tensor *const *tensors, size_t n) {
+    struct lend__slab *slab = NULL; /* of which n_gone objects are gone */
+    uint32_t n_gone = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct lend_tensor *tensor = tensors[i];
+        if (!tensor || !lower(tensor)) continue;
+        if (!tensor->slab) {
+            free(tensor);
+            continue;
+        }
+        if (slab != tensor->slab && n_gone) {
+            lend__slab_give(slab, n_gone);
+            n_gone = 0;
+        }
+        slab = tensor->slab;
+        n_gone++;
+    }
+    if (n_gone) lend__slab_give(slab, n_gone);
 }
 
 int lend__tensor_storage(const struct lend_tensor *tensor, struct lend__storage **ret, const char *operation,

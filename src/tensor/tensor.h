@@ -5,6 +5,7 @@
 #ifndef LEND_TENSOR_TENSOR_H_
 #define LEND_TENSOR_TENSOR_H_
 
+#include "tensor/slab.h"
 #include "tensor/storage.h"
 
 #include <lend/attributes.h>
@@ -16,7 +17,8 @@ struct lend__extra {
     uint32_t user_tag, user_bytes; /* the bytes lie behind the struct: lend__extra_user */
     /* Layouts other than strided: */
     uint32_t n_components;
-    uint32_t depth; /* 1 + that of the deepest component */
+    uint32_t depth;     /* 1 + that of the deepest component */
+    uint32_t n_tensors; /* 1 + those of all components */
     bool is_coalesced;
     int32_t dim;
     double scale;
@@ -30,16 +32,17 @@ struct lend_tensor {
     struct lend__storage *storage; /* NULL: moved away, or a layout of components. Atomic pointer: lend_reduce(MOVE)
                                     * takes it out */
     struct lend__extra *extra;     /* NULL: no user attribute, and strided */
+    struct lend__slab *slab;       /* where the object lies; NULL: by itself */
     DLDataType dtype;
-    uint32_t attrs;  /* enum lend_attr */
-    uint8_t layout;  /* enum lend_layout */
-    bool is_warned;  /* atomic: of its hooks */
-    uint32_t item_bits; /* bits that one element takes in memory: lend_dtype_bits, or 8*lanes when padded */
+    uint32_t attrs; /* enum lend_attr */
     uint64_t offset_bits;
     int64_t numel;
+    uint32_t item_bits; /* bits that one element takes in memory: lend_dtype_bits, or 8*lanes when padded */
+    uint8_t layout;     /* enum lend_layout */
+    bool is_warned;     /* atomic: of its hooks */
     bool is_read_only;
-    bool is_padded;
-    bool is_contiguous;
+    bool is_padded : 1;
+    bool is_contiguous : 1;
     int64_t dims[]; /* shape[ndim], then strides[ndim] (0 unless strided) */
 };
 
@@ -48,8 +51,8 @@ static inline void *lend__extra_user(const struct lend__extra *extra) {
 }
 
 /* Marks that travel. The others are of this process only. */
-#define LEND__ATTRS_CARRIED                                                                                     \
-    (LEND_ATTR_REQUIRES_GRAD | LEND_ATTR_NON_LEAF | LEND_ATTR_PARAMETER | LEND_ATTR_BUFFER | LEND_ATTR_CONJ |  \
+#define LEND__ATTRS_CARRIED                                                                                   \
+    (LEND_ATTR_REQUIRES_GRAD | LEND_ATTR_NON_LEAF | LEND_ATTR_PARAMETER | LEND_ATTR_BUFFER | LEND_ATTR_CONJ | \
      LEND_ATTR_NEG | LEND_ATTR_INFERENCE)
 /* Marks that say what the values are: views keep them. */
 #define LEND__ATTRS_OF_VALUES (LEND_ATTR_CONJ | LEND_ATTR_NEG)
@@ -94,7 +97,13 @@ static inline uint32_t lend__offset_alignment(uint32_t item_bits) {
 }
 
 /* Strides of C order without gaps; sizes of 0 count as 1. The product of the sizes is known to fit. */
-void lend__contiguous_strides(int32_t ndim, const int64_t *shape, int64_t *ret_strides);
+static inline void lend__contiguous_strides(int32_t ndim, const int64_t *shape, int64_t *ret_strides) {
+    int64_t stride = 1;
+    for (int32_t i = ndim - 1; i >= 0; i--) {
+        ret_strides[i] = stride;
+        if (shape[i] > 1) stride *= shape[i];
+    }
+}
 
 /* Makes a contiguous, writable tensor over new memory: of the pool, or with NULL private memory of this process,
  * 64-byte aligned. The geometry has neither strides nor an offset. Errors of lend_tensor_new. */
@@ -110,6 +119,11 @@ int lend__tensor_make(const struct lend__geometry *geometry, const struct lend__
 /* Do these marks go together, and with dtype and layout? 0 or -EINVAL. For attributes given by a caller and by a wire. */
 int lend__attrs_check(uint32_t attrs, DLDataType dtype, uint32_t layout, const char *operation,
                       struct lend_error *error);
+
+/* The tensor and all below it. */
+static inline uint32_t lend__tensor_count(const struct lend_tensor *tensor) {
+    return tensor->layout == LEND_LAYOUT_STRIDED ? 1 : tensor->extra->n_tensors;
+}
 
 /* Gives a tensor that nobody else has yet its attributes; user bytes are copied. 0 or -ENOMEM. */
 int lend__tensor_set_attrs(struct lend_tensor *tensor, uint32_t attrs, uint32_t user_tag, const void *user,
@@ -130,6 +144,14 @@ int lend__tensor_make_compound(const struct lend_compound *compound, struct lend
 /* The name of a layout, and of a component in it, for sentences and `lend show`; NULL: there is none. */
 const char *lend__layout_name(uint32_t layout);
 const char *lend__component_name(uint32_t layout, uint32_t index);
+
+/* The same, its object in a slab. */
+int lend__tensor_make_in(struct lend__slab_maker *maker, const struct lend__geometry *geometry,
+                         const struct lend__extent_bits *checked, struct lend__storage *storage, bool is_read_only,
+                         struct lend_tensor **ret);
+
+/* lend_tensor_unref for each; slabs are counted down by runs. */
+void lend__tensors_unref(struct lend_tensor *const *tensors, size_t n);
 
 /* The storage of a living strided tensor, or an error: 0, -EOPNOTSUPP (a layout of components: the sentence says to use
  * those), -ESTALE (moved), -ECHILD (dropped by fork, or raw clone). */

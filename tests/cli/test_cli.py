@@ -11,77 +11,15 @@ import hashlib
 import json
 import os
 import re
-import select
 import signal
 import struct
 import subprocess
 import sys
 import tempfile
 import time
-import traceback
 
-LEND, SOURCE, SENDER = sys.argv[1:4]
-SCALE = int(os.environ.get("LEND_TEST_SCALE", "1"))
-DIGITS = os.path.join(SOURCE, "examples/digits/digits.safetensors")
-DATA = os.path.join(SOURCE, "tests/data")
-tests = []
-
-
-def test(function):
-    tests.append(function)
-    return function
-
-
-def run(*args, code=0, text=None, env=None):
-    """Runs lend to its end and returns (stdout, stderr)."""
-    done = subprocess.run([LEND, *args], input=text, capture_output=True, text=True, timeout=30 * SCALE,
-                          env={**os.environ, **(env or {})})
-    assert done.returncode == code, f"lend {args} exits with {done.returncode}, not {code}: {done.stderr}"
-    return done.stdout, done.stderr
-
-
-def eventually(condition, seconds=10):
-    """Waits until condition() is true; returns its value."""
-    end = time.monotonic() + seconds * SCALE
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < end, f"not so after {seconds} s"
-        time.sleep(0.02)
-
-
-def read_line(stream, seconds=30):
-    ready, _, _ = select.select([stream], [], [], seconds * SCALE)
-    assert ready, f"no line within {seconds} s"
-    return stream.readline().decode()
-
-
-@contextlib.contextmanager
-def shared(*args, count):
-    """A running `lend share --json`; yields (process, its lines as dicts). Ended by SIGTERM, unless it has ended."""
-    process = subprocess.Popen([LEND, "share", "--json", *args], bufsize=0, stdin=subprocess.DEVNULL,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    try:
-        yield process, [json.loads(read_line(process.stdout)) for _ in range(count)]
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
-        try:
-            process.wait(10 * SCALE)
-        finally:
-            process.kill()
-            process.stdout.close()
-            process.stderr.close()
-
-
-def show(handle):
-    return json.loads(run("show", "--json", handle)[0])
-
-
-def exporters(*args):
-    return {e["pid"]: e for e in json.loads(run("ls", "--json", *args)[0])["exporters"] if e["is_answering"]}
+from cli import (DATA, DIGITS, LEND, PROGRAM, SCALE, eventually, exporters, main, npy_file, read_line, run,
+                 safetensors_file, shared, show, test)
 
 
 def digits_entries():
@@ -92,26 +30,6 @@ def digits_entries():
         data = file.read()
     header.pop("__metadata__", None)
     return {k: (v["dtype"], v["shape"], data[slice(*v["data_offsets"])]) for k, v in header.items()}
-
-
-def npy_file(folder, name, descr, shape, data, fortran=False):
-    header = str({"descr": descr, "fortran_order": fortran, "shape": tuple(shape)}) + "\n"
-    path = os.path.join(folder, name + ".npy")
-    with open(path, "wb") as file:
-        file.write(b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header.encode() + data)
-    return path
-
-
-def safetensors_file(folder, name, entries):
-    header, data = {}, b""
-    for key, (dtype, shape, raw) in entries.items():
-        header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
-        data += raw
-    text = json.dumps(header).encode()
-    path = os.path.join(folder, name + ".safetensors")
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text + data)
-    return path
 
 
 @test
@@ -365,7 +283,7 @@ def ls_tells_who_holds_and_forgets_the_killed():
 
 @test
 def pins_are_summed_up_and_used_up():
-    sender = subprocess.Popen([SENDER, "3"], bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    sender = subprocess.Popen([PROGRAM, "3"], bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         handles = [read_line(sender.stdout).strip() for _ in range(3)]
         e = exporters("--all")[sender.pid]
@@ -438,22 +356,6 @@ def closed_output_is_an_error():
     with open("/dev/full", "w") as full:
         done = subprocess.run([LEND, "--version"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1 and "standard output" in done.stderr
-
-
-def main():
-    print("TAP version 13")
-    print(f"1..{len(tests)}")
-    n_failed = 0
-    for number, function in enumerate(tests, 1):
-        try:
-            function()
-            print(f"ok {number} - {function.__name__}", flush=True)
-        except Exception:  # pylint: disable=broad-except
-            n_failed += 1
-            print(f"not ok {number} - {function.__name__}", flush=True)
-            for line in traceback.format_exc().splitlines():
-                print("# " + line)
-    return 1 if n_failed else 0
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def links():
 def tests_named():
     """`SUITE/FILE: NAME` names a test of tests/SUITE/FILE.c or FILE.py."""
     problems, n = [], 0
-    for page in ("docs/security.md", "docs/failure-modes.md"):
+    for page in ("docs/security.md", "docs/failure-modes.md", "docs/kinds.md"):
         for path, test in re.findall(r"`(\w+/test_\w+): (\w+)`", read(page)):
             n += 1
             files = names(f"tests/{path}.c", f"tests/{path}.py")
@@ -57,6 +57,39 @@ def tests_named():
 def security_lines_are_tested():
     lines = [line for line in read("docs/security.md").splitlines() if line.startswith("| ") and not line.startswith(("| who", "|--"))]
     none([line for line in lines if not re.search(r"`\w+/test_\w+: \w+`", line)], "lines without a test")
+
+
+KINDS = ("kinds", "attributes", "layouts", "meta", "private", "refusals", "groups", "whole", "trees")
+
+
+def kinds_are_tested():
+    """Each row of kinds.md names its test, and each test of a kind has its row."""
+    text = read("docs/kinds.md")
+    lines = [line for line in text.splitlines() if line.startswith("| ") and line.split(" | ")[-1] != "test |"]
+    none([line for line in lines if not re.search(r"`\w+/test_\w+: \w+` \|$", line)], "rows without a test")
+    there = {f"proc/test_{name}: {test}" for name in KINDS
+             for test in re.findall(r"\bLEND_TEST\w*\((\w+)", read(f"tests/proc/test_{name}.c"))}
+    none(there - set(re.findall(r"`(proc/test_\w+: \w+)`", text)), "tests of kinds that docs/kinds.md has no row for")
+
+
+def literals(text):
+    """All string literals of a source, neighbours joined, one a line."""
+    joined = re.findall(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*', text)
+    return "\n".join(re.sub(r'"\s*"', "", part) for part in joined)
+
+
+def kinds_say_the_words():
+    """The words that a row of kinds.md quotes are in the library, and the row's tests look for them."""
+    library = "\n".join(literals(read(name)) for name in names("src/**/*.c"))
+    problems = []
+    for line in read("docs/kinds.md").splitlines():
+        tests = re.findall(r"`(\w+/test_\w+): \w+`", line)
+        for words in re.findall(r'"([^"]+)"', line) if tests else ():
+            if words not in library:
+                problems.append(f"no sentence of the library has: {words}")
+            if not any(words in literals(read(f"tests/{test}.c")) for test in tests):
+                problems.append(f"{', '.join(tests)}: does not look for: {words}")
+    none(problems, "words of docs/kinds.md")
 
 
 def labels():
@@ -212,6 +245,8 @@ sys.exit(tap.main([
     ("links lead somewhere", links),
     ("tests that pages name exist", tests_named),
     ("every line of security.md names its test", security_lines_are_tested),
+    ("every row of kinds.md names its test, and every test of a kind has a row", kinds_are_tested),
+    ("the words in kinds.md are those of the library and its tests", kinds_say_the_words),
     ("failure-modes.md has every label", labels),
     ("offsets in the pages are those of the code", offsets),
     ("a handle is what wire.md says", handle_by_the_page),

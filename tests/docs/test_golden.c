@@ -1,70 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* The bytes that processes exchange, against reviewed files in tests/golden: handles and their text, every offset in
- * shared memory and in control messages, and the message of lend_send. Whoever changes the format on purpose writes
- * the files anew (LEND_GOLDEN_UPDATE=1), reads the difference, and changes docs/wire.md or docs/shm-layout.md. */
+/* Handles of one strided tensor and their text byte by byte, and every offset in shared memory and in messages. */
+#include "golden.h"
 #include "share/control.h"
+#include "share/parcel.h"
 #include "share/shm.h"
 #include "share/wire.h"
-#include "test.h"
 
-#include <errno.h>
 #include <lend/lend.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-/* --- golden files -------------------------------------------------------------------------------------------------- */
-
-struct text {
-    char bytes[32768];
-    size_t n;
-};
-
-static void add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void add(struct text *text, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    int n = vsnprintf(text->bytes + text->n, sizeof text->bytes - text->n, format, args);
-    va_end(args);
-    CHECK(n >= 0 && text->n + (size_t)n < sizeof text->bytes);
-    text->n += (size_t)n;
-}
-
-static FILE *open_golden(const char *name, const char *mode) {
-    char path[512];
-    const char *root = getenv("LEND_TEST_SOURCE");
-    snprintf(path, sizeof path, "%s/tests/golden/%s", root ? root : ".", name);
-    FILE *file = fopen(path, mode);
-    if (!file) FAIL("cannot open %s: %s", path, strerror(errno));
-    return file;
-}
-
-static void check_golden(const char *name, const struct text *actual) {
-    if (getenv("LEND_GOLDEN_UPDATE")) {
-        FILE *file = open_golden(name, "w");
-        CHECK_UINT(fwrite(actual->bytes, 1, actual->n, file), actual->n);
-        CHECK_INT(fclose(file), 0);
-    }
-    static struct text expected;
-    FILE *file = open_golden(name, "r");
-    expected.n = fread(expected.bytes, 1, sizeof expected.bytes - 1, file);
-    expected.bytes[expected.n] = '\0';
-    fclose(file);
-    CHECK_STR(actual->bytes, expected.bytes);
-}
 
 /* --- handles ------------------------------------------------------------------------------------------------------- */
-
-static const struct lend__identity exporter = {
-    .boot_id = {0xb0, 0xb1, 0xb2, 0xb3, 0xb4, 0xb5, 0xb6, 0xb7, 0xb8, 0xb9, 0xba, 0xbb, 0xbc, 0xbd, 0xbe, 0xbf},
-    .id = {0xe0, 0xe1, 0xe2, 0xe3, 0xe4, 0xe5, 0xe6, 0xe7, 0xe8, 0xe9, 0xea, 0xeb, 0xec, 0xed, 0xee, 0xef},
-    .start_ns = 0x1122334455667788u,
-    .uid = 1000,
-    .pid = 4321,
-};
 
 static void check_equal(const struct lend__wire *a, const struct lend__wire *b) {
     CHECK_MEM(a->exporter.identity.boot_id, b->exporter.identity.boot_id, 16);
@@ -86,11 +30,17 @@ static void check_equal(const struct lend__wire *a, const struct lend__wire *b) 
     CHECK_INT(a->tensor.is_read_only, b->tensor.is_read_only);
     CHECK_INT(a->tensor.is_padded, b->tensor.is_padded);
     CHECK_INT(a->tensor.is_contiguous, b->tensor.is_contiguous);
+    CHECK_UINT(a->tensor.attrs, b->tensor.attrs);
+    CHECK_UINT(a->tensor.user_tag, b->tensor.user_tag);
+    CHECK_UINT(a->tensor.user_bytes, b->tensor.user_bytes);
+    CHECK_INT(a->tensor.user != NULL, b->tensor.user != NULL);
+    if (a->tensor.user) CHECK_MEM(a->tensor.user, b->tensor.user, a->tensor.user_bytes);
     CHECK_UINT(a->tensor.ndim, b->tensor.ndim);
     uint32_t n_dims = a->tensor.is_contiguous ? a->tensor.ndim : 2 * a->tensor.ndim;
     CHECK_MEM(a->tensor.dims, b->tensor.dims, n_dims * sizeof a->tensor.dims[0]);
     CHECK_UINT(a->exporter.socket_path_bytes, b->exporter.socket_path_bytes);
-    if (a->exporter.socket_path_bytes) CHECK_MEM(a->exporter.socket_path, b->exporter.socket_path, a->exporter.socket_path_bytes);
+    if (a->exporter.socket_path_bytes)
+        CHECK_MEM(a->exporter.socket_path, b->exporter.socket_path, a->exporter.socket_path_bytes);
 }
 
 /* Encodes, compares bytes and text with the file, and reads both back. */
@@ -103,10 +53,7 @@ static void check_handle(const char *name, const struct lend__wire *wire, size_t
     CHECK_OK(lend_handle_format(handle, n, text, sizeof text), NULL);
     static struct text golden;
     golden.n = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (i % 16 == 0) add(&golden, "%4zu ", i);
-        add(&golden, i % 16 == 15 || i == n - 1 ? " %02x\n" : " %02x", handle[i]);
-    }
+    add_bytes(&golden, handle, n);
     add(&golden, "\n%s\n", text);
     check_golden(name, &golden);
 
@@ -161,7 +108,6 @@ LEND_TEST(handle_of_a_pinned_strided_tensor) {
 }
 
 LEND_TEST(handle_with_a_socket_path) {
-    static const char path[] = "/run/user/1000/lend-1000-e0e1e2e3e4e5e6e7e8e9eaebecedeeef";
     const struct lend__wire wire = {
         .exporter.identity = exporter,
         .storage.device_type = kDLCPU,
@@ -178,10 +124,78 @@ LEND_TEST(handle_with_a_socket_path) {
         .tensor.is_contiguous = true,
         .tensor.ndim = 1,
         .tensor.dims = {5, 1},
-        .exporter.socket_path = path,
-        .exporter.socket_path_bytes = sizeof path - 1,
+        .exporter.socket_path = socket_path,
+        .exporter.socket_path_bytes = sizeof socket_path - 1,
     };
     check_handle("socket_path.hex", &wire, 216);
+}
+
+/* All marks that travel at once: whether they go together is not the wire's to say. */
+LEND_TEST(handle_with_attributes_and_user_bytes) {
+    static const char user[] = "{\"tp_rank\": 3}";
+    const struct lend__wire wire = {
+        .exporter.identity = exporter,
+        .storage.device_type = kDLCPU,
+        .storage.allocation = 4,
+        .storage.allocation_gen = 1,
+        .storage.allocation_bytes = 65536,
+        .storage.slot = 5,
+        .storage.slot_gen = 6,
+        .storage.off = 128,
+        .storage.bytes = 48,
+        .tensor.dtype = {kDLComplex, 64, 1},
+        .tensor.is_contiguous = true,
+        .tensor.attrs = LEND_ATTR_REQUIRES_GRAD | LEND_ATTR_NON_LEAF | LEND_ATTR_PARAMETER | LEND_ATTR_BUFFER |
+                        LEND_ATTR_CONJ | LEND_ATTR_NEG | LEND_ATTR_INFERENCE,
+        .tensor.user_tag = 0x70746872,
+        .tensor.user = user,
+        .tensor.user_bytes = sizeof user - 1,
+        .tensor.ndim = 2,
+        .tensor.dims = {2, 3},
+        .exporter.socket_path = socket_path,
+        .exporter.socket_path_bytes = sizeof socket_path - 1,
+    };
+    check_handle("attributes_user.hex", &wire, 248);
+}
+
+LEND_TEST(handle_of_a_meta_tensor) {
+    const struct lend__wire wire = {
+        .exporter.identity = exporter,
+        .storage.device_type = LEND_DEVICE_META,
+        .storage.allocation = LEND__CONTROL_NONE,
+        .storage.slot_gen = 17,
+        .storage.bytes = 1ull << 42,
+        .tensor.dtype = {kDLFloat, 16, 1},
+        .tensor.is_contiguous = true,
+        .tensor.ndim = 1,
+        .tensor.dims = {1ll << 41},
+    };
+    check_handle("meta.hex", &wire, 144);
+}
+
+/* The longest handles that docs/wire.md names. */
+LEND_TEST(handles_at_their_longest) {
+    static uint8_t handle[LEND_HANDLE_BYTES_MAX], user[LEND_USER_BYTES_MAX];
+    struct lend__wire wire = {
+        .exporter.identity = exporter, .tensor.ndim = LEND_NDIM_MAX, .tensor.is_contiguous = true};
+    for (int i = 0; i < 2 * LEND_NDIM_MAX; i++) wire.tensor.dims[i] = INT64_MAX;
+    size_t n = 0;
+    CHECK_OK(lend__wire_encode(&wire, handle, sizeof handle, &n), NULL);
+    CHECK_UINT(n, 648);
+    char path[LEND__WIRE_PATH_MAX];
+    memset(path, 'p', sizeof path);
+    wire.tensor.is_contiguous = false;
+    wire.exporter.socket_path = path;
+    wire.exporter.socket_path_bytes = sizeof path;
+    CHECK_OK(lend__wire_encode(&wire, handle, sizeof handle, &n), NULL);
+    CHECK_UINT(n, 1280);
+    wire.tensor.user = user;
+    wire.tensor.user_bytes = sizeof user;
+    CHECK_OK(lend__wire_encode(&wire, handle, sizeof handle, &n), NULL);
+    CHECK_UINT(n, 1808);
+    struct lend__wire back;
+    CHECK_OK(lend__wire_decode(handle, n, &back, "test", NULL), NULL);
+    check_equal(&back, &wire);
 }
 
 LEND_TEST(handle_of_a_tensor_without_bytes) {
@@ -249,11 +263,14 @@ LEND_TEST(offsets_in_shared_memory) {
     check_golden("layout.txt", &golden);
 }
 
-LEND_TEST(offsets_in_control_messages) {
+LEND_TEST(offsets_in_messages) {
     static struct text golden;
     golden.n = 0;
-    add(&golden, "bytes request %zu reply %zu max %u\n", sizeof(struct lend__control_request),
-        sizeof(struct lend__control_reply), LEND__CONTROL_BYTES_MAX);
+    add(&golden, "bytes request %zu max %zu\n", sizeof(struct lend__control_request), LEND__CONTROL_REQUEST_BYTES_MAX);
+    add(&golden, "bytes slot %zu max %u\n", sizeof(struct lend__control_slot), LEND__CONTROL_SLOTS_MAX);
+    add(&golden, "bytes reply %zu max %u\n", sizeof(struct lend__control_reply), LEND__CONTROL_BYTES_MAX);
+    add(&golden, "bytes header %zu item %zu max %u\n", sizeof(struct lend__parcel_header),
+        sizeof(struct lend__parcel_item), LEND__PARCEL_FDS_MAX);
     MEMBER("request", lend__control_request, magic);
     MEMBER("request", lend__control_request, type);
     MEMBER("request", lend__control_request, major);
@@ -271,6 +288,9 @@ LEND_TEST(offsets_in_control_messages) {
     MEMBER("request", lend__control_request, report_part);
     MEMBER("request", lend__control_request, with_all);
     MEMBER("request", lend__control_request, report_from);
+    MEMBER("slot_of_pin", lend__control_slot, slot);
+    MEMBER("slot_of_pin", lend__control_slot, reserved);
+    MEMBER("slot_of_pin", lend__control_slot, gen);
     MEMBER("reply", lend__control_reply, magic);
     MEMBER("reply", lend__control_reply, type);
     MEMBER("reply", lend__control_reply, major);
@@ -290,57 +310,11 @@ LEND_TEST(offsets_in_control_messages) {
     MEMBER("reply", lend__control_reply, oldest_pin_age_ns);
     MEMBER("reply", lend__control_reply, n_records);
     MEMBER("reply", lend__control_reply, report_next);
+    MEMBER("message", lend__parcel_header, magic);
+    MEMBER("message", lend__parcel_header, handle_bytes);
+    MEMBER("message", lend__parcel_header, n_fds);
+    MEMBER("message", lend__parcel_header, reserved);
+    MEMBER("item", lend__parcel_item, kind);
+    MEMBER("item", lend__parcel_item, index);
     check_golden("control.txt", &golden);
-}
-
-/* --- the message of lend_send -------------------------------------------------------------------------------------- */
-
-static uint32_t word_at(const uint8_t *p) {
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
-LEND_TEST(message_of_lend_send) {
-    struct lend_error error = {0};
-    struct lend_pool *pool = NULL;
-    struct lend_tensor *tensor = NULL;
-    const int64_t shape[] = {10};
-    int sockets[2];
-    CHECK_OK(lend_open(NULL, &error), &error);
-    CHECK_OK(lend_pool_new(NULL, &pool, &error), &error);
-    CHECK_OK(lend_tensor_new(pool, (DLDataType){kDLUInt, 8, 1}, 1, shape, &tensor, &error), &error);
-    CHECK_INT(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets), 0);
-    CHECK_OK(lend_send(sockets[0], tensor, NULL, 0, &error), &error);
-    uint8_t bytes[4096];
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(4 * sizeof(int))];
-    } control;
-    struct iovec iov = {bytes, sizeof bytes};
-    struct msghdr msg = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
-    ssize_t n = recvmsg(sockets[1], &msg, MSG_CMSG_CLOEXEC);
-    CHECK(n > 16);
-    CHECK_UINT(word_at(bytes), 0x47534d4c); /* "LMSG" */
-    CHECK_UINT(word_at(bytes + 4), (size_t)n - 16);
-    CHECK_UINT(word_at(bytes + 8), 3); /* table and allocation */
-    CHECK_UINT(word_at(bytes + 12), 0);
-    struct lend_handle_info info = {.size = sizeof info};
-    CHECK_OK(lend_handle_describe(bytes + 16, (size_t)n - 16, &info, &error), &error);
-    CHECK(info.pin_token != 0);
-    struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-    CHECK(c && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(2 * sizeof(int)));
-    int fds[2];
-    memcpy(fds, CMSG_DATA(c), sizeof fds);
-    uint64_t magic = 0;
-    CHECK_INT(pread(fds[0], &magic, sizeof magic, 0), (long long)sizeof magic);
-    CHECK_UINT(magic, LEND_SHM_TABLE_MAGIC);
-    CHECK_INT(lseek(fds[1], 0, SEEK_END), (long long)info.allocation_bytes);
-    for (int i = 0; i < 2; i++) {
-        close(fds[i]);
-        close(sockets[i]);
-    }
-    lend_tensor_unref(tensor);
-    CHECK_OK(lend_pin_cancel(bytes + 16, (size_t)n - 16, 0, &error), &error);
-    lend_pool_unref(pool);
-    CHECK_OK(lend_close(&error), &error);
 }

@@ -2,6 +2,8 @@
 /* The process that the kill tests play with: exporter, importer and forwarder in one. It does what the lines on its
  * input say and answers each with one line: "ok ..." or "error CODE TEXT". Every tensor is filled with one byte, so
  * that "wrong bytes" is seen at once. A forked child answers for itself with a line that begins with "child". */
+#include "actor.h"
+
 #include "base/sys.h"
 #include "points.h"
 #include "role.h"
@@ -9,7 +11,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <lend/lend.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,44 +20,35 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { TENSORS = 16, PINS = 16, SEND_PIN_MS = 1500 };
-
-static struct {
-    struct lend_pool *pool;
-    struct lend_tensor *tensor[TENSORS];
-    uint8_t fill[TENSORS];
-    char *pinned[PINS]; /* handles with pins that were made here: cancelled at the end, if nobody used them */
-    int n_pinned;
-    int listener, connection; /* for lend_send and lend_recv */
-    char child_label[96];
-    unsigned child_nth;
-    pid_t child;   /* one that waits for "join" */
-    int child_end; /* closing it lets the child go on */
-} me = {.listener = -1, .connection = -1, .child_end = -1};
-
-static struct lend_error error;
-
-static bool is_filled(const struct lend_tensor *tensor, uint8_t fill) {
-    struct lend_tensor_info info = {.size = sizeof info};
-    if (lend_tensor_info(tensor, &info) < 0) return false;
-    const uint8_t *bytes = info.data;
-    for (uint64_t i = 0; i < info.nbytes; i++)
-        if (bytes[i] != fill) return false;
-    return true;
-}
+struct actor me = {.listener = -1, .connection = -1, .child_end = -1};
 
 /* NULL when everything is as it must be. */
 static const char *what_is_wrong(void) {
     for (int i = 0; i < TENSORS; i++)
         if (me.tensor[i] && !is_filled(me.tensor[i], me.fill[i])) return "wrong bytes";
-    return lend_check(&error) < 0 ? error.text : NULL;
+    for (int i = 0; i < GROUPS; i++)
+        if (me.group[i] && !is_group_filled(me.group[i])) return "wrong bytes in a group";
+    return lend_check(&me.error) < 0 ? me.error.text : NULL;
 }
 
-static void answer(int code) {
+void answer(int code) {
     if (code < 0)
-        role_say("error %d %s", code, error.text);
+        role_say("error %d %s", code, me.error.text);
     else
         role_say("ok");
+}
+
+void answer_handle(const void *handle, size_t bytes, bool with_pin) {
+    char *text = malloc(LEND_HANDLE_TEXT_BYTES(bytes));
+    int r = text ? lend_handle_format(handle, bytes, text, LEND_HANDLE_TEXT_BYTES(bytes)) : -ENOMEM;
+    if (r < 0)
+        answer(r);
+    else
+        role_say("ok %s", text);
+    if (r >= 0 && with_pin && me.n_pinned < PINS)
+        me.pinned[me.n_pinned++] = text;
+    else
+        free(text);
 }
 
 static void answer_wrong(const char *wrong) {
@@ -70,12 +62,12 @@ static void answer_wrong(const char *wrong) {
 
 static int do_open(long deadline_ms) {
     struct lend_opts opts = {.size = sizeof opts, .deadline_ns = deadline_ms * 1000000, .pin_orphan_ns = 300000000};
-    int r = lend_open(&opts, &error);
-    return r < 0 ? r : lend_pool_new(NULL, &me.pool, &error);
+    int r = lend_open(&opts, &me.error);
+    return r < 0 ? r : lend_pool_new(NULL, &me.pool, &me.error);
 }
 
 static int do_new(int i, int64_t bytes, int fill) {
-    int r = lend_tensor_new(me.pool, (DLDataType){kDLUInt, 8, 1}, 1, &bytes, &me.tensor[i], &error);
+    int r = lend_tensor_new(me.pool, (DLDataType){kDLUInt, 8, 1}, 1, &bytes, &me.tensor[i], &me.error);
     if (r < 0) return r;
     memset(lend_tensor_data(me.tensor[i]), fill, (size_t)bytes);
     me.fill[i] = (uint8_t)fill;
@@ -85,23 +77,19 @@ static int do_new(int i, int64_t bytes, int fill) {
 static void do_reduce(int i, bool with_pin) {
     struct lend_reduce_opts opts = {.size = sizeof opts, .flags = with_pin ? LEND_REDUCE_PIN : 0};
     uint8_t handle[LEND_HANDLE_BYTES_MAX];
-    char text[LEND_HANDLE_TEXT_MAX];
     size_t n = 0;
-    int r = lend_reduce(me.tensor[i], &opts, handle, sizeof handle, &n, &error);
-    if (r >= 0) r = lend_handle_format(handle, n, text, sizeof text);
-    if (r < 0) {
+    int r = lend_reduce(me.tensor[i], &opts, handle, sizeof handle, &n, &me.error);
+    if (r < 0)
         answer(r);
-        return;
-    }
-    if (with_pin && me.n_pinned < PINS) me.pinned[me.n_pinned++] = strdup(text);
-    role_say("ok %s", text);
+    else
+        answer_handle(handle, n, with_pin);
 }
 
 static int do_rebuild(int i, int fill, const char *text) {
     uint8_t handle[LEND_HANDLE_BYTES_MAX];
     size_t n = 0;
     int r = lend_handle_parse(text, handle, sizeof handle, &n);
-    if (r >= 0) r = lend_rebuild(handle, n, NULL, &me.tensor[i], &error);
+    if (r >= 0) r = lend_rebuild(handle, n, NULL, &me.tensor[i], &me.error);
     if (r < 0) return r;
     me.fill[i] = (uint8_t)fill;
     return 0;
@@ -123,12 +111,20 @@ static int do_cancel(const char *text) {
     uint8_t handle[LEND_HANDLE_BYTES_MAX];
     size_t n = 0;
     int r = lend_handle_parse(text, handle, sizeof handle, &n);
-    return r < 0 ? r : lend_pin_cancel(handle, n, 0, &error);
+    return r < 0 ? r : lend_pin_cancel(handle, n, 0, &me.error);
+}
+
+static void do_drop_tensors(void) {
+    for (int i = 0; i < TENSORS; i++) do_drop(i);
+    for (int i = 0; i < GROUPS; i++) {
+        lend_group_unref(me.group[i]);
+        me.group[i] = NULL;
+    }
 }
 
 /* Lets go of everything, pins included; whoever is dead by now needs no cancel. */
 static void do_drop_all(void) {
-    for (int i = 0; i < TENSORS; i++) do_drop(i);
+    do_drop_tensors();
     for (int i = 0; i < me.n_pinned; i++) {
         do_cancel(me.pinned[i]);
         free(me.pinned[i]);
@@ -137,7 +133,13 @@ static void do_drop_all(void) {
 }
 
 static int do_probe(int fill, const char *text) {
-    int r = do_rebuild(TENSORS - 1, fill, text);
+    uint8_t handle[LEND_HANDLE_BYTES_MAX];
+    struct lend_handle_info info = {.size = sizeof info};
+    size_t n = 0;
+    int r = lend_handle_parse(text, handle, sizeof handle, &n);
+    if (r >= 0) r = lend_handle_describe(handle, n, &info, &me.error);
+    if (r >= 0 && info.kind == LEND_HANDLE_GROUP) return probe_group(handle, n);
+    if (r >= 0) r = do_rebuild(TENSORS - 1, fill, text);
     if (r < 0) return r;
     bool good = is_filled(me.tensor[TENSORS - 1], (uint8_t)fill);
     do_drop(TENSORS - 1);
@@ -214,11 +216,11 @@ static int do_accept(void) {
 
 static int do_send(int i) {
     struct lend_reduce_opts opts = {.size = sizeof opts, .pin_ns_max = SEND_PIN_MS * 1000000ull};
-    return lend_send(me.connection, me.tensor[i], &opts, 0, &error);
+    return lend_send(me.connection, me.tensor[i], &opts, 0, &me.error);
 }
 
 static int do_recv(int i, int fill) {
-    int r = lend_recv(me.connection, NULL, 0, &me.tensor[i], &error);
+    int r = lend_recv(me.connection, NULL, 0, &me.tensor[i], &me.error);
     me.fill[i] = (uint8_t)fill;
     return r;
 }
@@ -234,16 +236,16 @@ static int do_close(void) {
     hang_up();
     lend_pool_unref(me.pool);
     me.pool = NULL;
-    return lend_close(&error);
+    return lend_close(&me.error);
 }
 
 static int do_report(void) {
     struct lend_exporter *exporters = NULL;
     size_t n = 0;
-    int r = lend_exporters_find(&exporters, &n, &error);
+    int r = lend_exporters_find(&exporters, &n, &me.error);
     lend_free(exporters);
     struct lend_report_peer *peers = NULL;
-    if (r >= 0) r = lend_peers_list(&peers, &n, &error);
+    if (r >= 0) r = lend_peers_list(&peers, &n, &me.error);
     lend_free(peers);
     return r;
 }
@@ -268,7 +270,7 @@ static void be_child(bool counts) {
     if (wrong)
         role_say("child bad %s", wrong);
     else if (r < 0)
-        role_say("child bad %s", error.text);
+        role_say("child bad %s", me.error.text);
     else
         role_say("child ok");
     _exit(0);
@@ -321,12 +323,12 @@ static void do_join(void) {
 
 /* --- the loop --------------------------------------------------------------------------------------------------- */
 
-static char *next(char **rest) {
+char *next(char **rest) {
     char *word = strtok_r(NULL, " ", rest);
     return word ? word : (char *)(uintptr_t) "";
 }
 
-static int number(char **rest) {
+int number(char **rest) {
     return atoi(next(rest));
 }
 
@@ -353,10 +355,13 @@ static bool obey_more(const char *word, char **rest) {
         do_join();
     } else if (!strcmp(word, "report")) {
         answer(do_report());
+    } else if (!strcmp(word, "hangup")) {
+        hang_up();
+        answer(0);
     } else if (!strcmp(word, "quit")) {
         answer(do_close());
         return false;
-    } else {
+    } else if (!obey_many(word, rest)) {
         role_say("error -1 unknown word %s", word);
     }
     return true;
@@ -387,6 +392,9 @@ static bool obey(char *line) {
         answer(0);
     } else if (!strcmp(word, "dropall")) {
         do_drop_all();
+        answer(0);
+    } else if (!strcmp(word, "droptensors")) {
+        do_drop_tensors();
         answer(0);
     } else if (!strcmp(word, "drained")) {
         do_drained(number(&rest));

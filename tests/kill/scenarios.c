@@ -3,6 +3,7 @@
  * other actors of the same scenario show what the death of one means to the rest. */
 #include "world.h"
 
+#include <lend/handle.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -13,6 +14,10 @@
 #define REDUCE(who, i, with_pin, handle)                                        \
     do {                                                                        \
         if (!ask_reduce(world, (who), (i), (with_pin), (handle))) return false; \
+    } while (0)
+#define GREDUCE(who, g, with_pin, handle)                                             \
+    do {                                                                              \
+        if (!ask_group_reduce(world, (who), (g), (with_pin), (handle))) return false; \
     } while (0)
 #define REBUILD(who, i, handle)                                      \
     do {                                                             \
@@ -239,6 +244,110 @@ static bool exporter_forks(struct world *world) {
     return true;
 }
 
+/* Two tensors in two allocations (the first has 2 MiB), a third of components. Only the pin holds them; it ends with the one delivery. */
+static bool group(struct world *world) {
+    char handle[HANDLE_BYTES], csr[HANDLE_BYTES];
+    if (!open_all(world, 2)) return false;
+    DO(A, "new 0 5000 10");
+    DO(A, "new 1 2500000 11");
+    DO(A, "csr 2 12");
+    DO(A, "group 0 0 0 1 2");
+    REDUCE(A, 2, false, csr);
+    GREDUCE(A, 0, true, handle);
+    DO(A, "droptensors");
+    DO(B, "grebuild 0 0 %s", handle);
+    DO(B, "rebuild 2 12 %s", csr);
+    DO(B, "check");
+    DO(B, "gdrop 0");
+    DO(B, "drop 2");
+    DO(A, "drained 4000");
+    return true;
+}
+
+/* A part of a group: the others' storages are not touched. Then the part again, by its pin, which holds all until then. */
+static bool subset(struct world *world) {
+    char plain[HANDLE_BYTES], pinned[HANDLE_BYTES];
+    if (!open_all(world, 2)) return false;
+    DO(A, "new 0 5000 10");
+    DO(A, "new 1 5000 11");
+    DO(A, "csr 2 12");
+    DO(A, "group 0 0 0 1 2");
+    GREDUCE(A, 0, false, plain);
+    DO(B, "grebuild 0 %d %s 1 2", LEND_REBUILD_CHECK, plain);
+    DO(B, "check");
+    GREDUCE(A, 0, true, pinned);
+    DO(A, "droptensors");
+    DO(B, "gdrop 0");
+    DO(B, "grebuild 1 0 %s 0", pinned);
+    DO(B, "check");
+    DO(B, "gdrop 1");
+    DO(A, "drained 4000");
+    return true;
+}
+
+/* A -> B -> C, and something of B's own goes along: one handle of two exporters, with a pin at each, one of which holds
+ * several slots. */
+static bool group_forward(struct world *world) {
+    char handle[HANDLE_BYTES], pinned[HANDLE_BYTES];
+    if (!open_all(world, 3)) return false;
+    DO(A, "new 0 5000 10");
+    DO(A, "new 1 2500000 11");
+    DO(A, "group 0 0 0 1");
+    GREDUCE(A, 0, false, handle);
+    DO(B, "grebuild 0 0 %s", handle);
+    DO(A, "droptensors");
+    DO(B, "new 3 5000 13");
+    DO(B, "group 0 0 3");
+    GREDUCE(B, 0, true, pinned);
+    DO(B, "droptensors");
+    DO(C, "grebuild 0 0 %s", pinned);
+    DO(C, "check");
+    DO(C, "gdrop 0");
+    DO(A, "drained 4000");
+    DO(B, "drained 4000");
+    return true;
+}
+
+/* A tensor of components by lend_send; then a group with names so long that its handle travels as a memfd. */
+static bool group_message(struct world *world) {
+    if (!open_all(world, 2) || !open_line(world, A, B)) return false;
+    DO(A, "csr 0 10");
+    DO(A, "send 0");
+    DO(B, "recv 0 10");
+    DO(A, "new 1 5000 11");
+    DO(A, "new 2 2500000 12");
+    DO(A, "group 0 4000 0 1 2");
+    DO(A, "gsend 0");
+    DO(A, "droptensors");
+    DO(B, "grecv 0");
+    DO(B, "check");
+    DO(B, "gdrop 0");
+    DO(B, "drop 0");
+    DO(A, "drained 4000");
+    return true;
+}
+
+/* The sender of a group is gone before anybody reads; a tensor of its importer's own goes along. */
+static bool group_of_the_dead(struct world *world) {
+    char handle[HANDLE_BYTES];
+    if (!open_all(world, 3) || !open_line(world, B, C)) return false;
+    DO(A, "new 0 5000 10");
+    DO(A, "new 1 2500000 11");
+    DO(A, "group 0 0 0 1");
+    GREDUCE(A, 0, false, handle);
+    DO(B, "grebuild 0 0 %s", handle);
+    DO(A, "quit");
+    DO(B, "new 3 5000 13");
+    DO(B, "group 0 0 3");
+    DO(B, "gsend 0");
+    DO(B, "droptensors");
+    DO(C, "grecv 0");
+    DO(C, "check");
+    DO(C, "gdrop 0");
+    DO(B, "drained 4000");
+    return true;
+}
+
 const struct scenario scenarios[] = {
     {"hand-over", hand_over, 2, false},
     {"warm", warm, 2, false},
@@ -249,6 +358,11 @@ const struct scenario scenarios[] = {
     {"message", message, 2, false},
     {"message-of-the-dead", message_of_the_dead, 2, false},
     {"inheritance", inheritance, 3, false},
+    {"group", group, 2, false},
+    {"subset", subset, 2, false},
+    {"group-forward", group_forward, 3, false},
+    {"group-message", group_message, 2, false},
+    {"group-of-the-dead", group_of_the_dead, 3, false},
     {"importer-forks", importer_forks, 2, true},
     {"family-forks", family_forks, 2, true},
     {"exporter-forks", exporter_forks, 2, true},

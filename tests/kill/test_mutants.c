@@ -3,14 +3,12 @@
  * where the protection is missing. This process exports; actors import. mutants.py runs each test on both. */
 #include "base/atomic.h"
 #include "base/sys.h"
+#include "exporter.h"
 #include "points.h"
-#include "role.h"
-#include "share/ledger.h"
 #include "share/liveness.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <lend/lend.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,80 +16,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { FILL = 42, BOGUS = 0xffffff };
-
-static struct lend_pool *pool;
-static struct lend_error error;
-
-/* --- the exporter: this process ----------------------------------------------------------------------------------- */
-
-static void begin(void) {
-    struct lend_opts opts = {.size = sizeof opts, .pin_orphan_ns = 200000000};
-    CHECK_OK(lend_open(&opts, &error), &error);
-    CHECK_OK(lend_pool_new(NULL, &pool, &error), &error);
-}
-
-static void finish(void) {
-    CHECK_OK(lend_check(&error), &error);
-    lend_pool_unref(pool);
-    CHECK_EVENTUALLY(2000, lend_close(&error) == 0);
-}
-
-static struct lend_tensor *lent(int64_t bytes, uint32_t flags, char ret_text[LEND_HANDLE_TEXT_MAX],
-                                struct lend_handle_info *ret_info) {
-    struct lend_tensor *tensor = NULL;
-    struct lend_reduce_opts opts = {.size = sizeof opts, .flags = flags};
-    struct lend_handle_info info = {.size = sizeof info};
-    uint8_t handle[LEND_HANDLE_BYTES_MAX];
-    size_t n = 0;
-    CHECK_OK(lend_tensor_new(pool, (DLDataType){kDLUInt, 8, 1}, 1, &bytes, &tensor, &error), &error);
-    memset(lend_tensor_data(tensor), FILL, (size_t)bytes);
-    CHECK_OK(lend_reduce(tensor, &opts, handle, sizeof handle, &n, &error), &error);
-    CHECK_OK(lend_handle_format(handle, n, ret_text, LEND_HANDLE_TEXT_MAX), NULL);
-    CHECK_OK(lend_handle_describe(handle, n, &info, &error), &error);
-    if (ret_info) *ret_info = info;
-    return tensor;
-}
-
-static uint32_t n_limbo(void) {
-    lend__ledger_lock();
-    uint32_t n = lend__ledger.n_limbo;
-    lend__ledger_unlock();
-    return n;
-}
-
-static uint32_t n_pins(void) {
-    lend__ledger_lock();
-    uint32_t n = lend__ledger.n_pins;
-    lend__ledger_unlock();
-    return n;
-}
-
-/* --- the importers ------------------------------------------------------------------------------------------------ */
-
-static void start(struct role *role, const char *at) {
-    const char *env[] = {at, NULL};
-    struct role_opts opts = {.env = at ? env : NULL};
-    ROLE_START(role, &opts, "actor");
-    role_send(role, "open 3000");
-    role_expect(role, "ok");
-}
-
-static void rebuild(struct role *role, int i, const char *handle) {
-    role_send(role, "rebuild %d %d %s", i, FILL, handle);
-    role_expect(role, "ok");
-}
-
-static void end(struct role *role) {
-    role_send(role, "quit");
-    role_expect(role, "ok");
-    for (const char *line = ""; line && strcmp(line, "points end");) line = role_line(role, 5000);
-    role_end(role);
-}
-
-static void await_stop(struct role *role) {
-    CHECK_EVENTUALLY(5000, process_state(role->pid) == 'T');
-}
+enum { BOGUS = 0xffffff };
 
 /* An importer that is to rebuild while the exporter is in the middle of something. */
 struct meanwhile {

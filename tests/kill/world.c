@@ -180,15 +180,23 @@ bool do_ask(struct world *world, int who, const char *format, ...) {
     return ask(world, who, "%s", sent) != NULL;
 }
 
-bool ask_reduce(struct world *world, int who, int tensor, bool with_pin, char ret_handle[HANDLE_BYTES]) {
-    const char *handle = ask(world, who, "reduce %d %d", tensor, with_pin);
+/* What `who` answers to a word that makes a handle. */
+static bool take_handle(struct world *world, const char *handle, int fill, bool with_pin, char ret[HANDLE_BYTES]) {
     if (!handle) return false;
-    snprintf(ret_handle, HANDLE_BYTES, "%.*s", HANDLE_BYTES - 1, handle);
+    snprintf(ret, HANDLE_BYTES, "%.*s", HANDLE_BYTES - 1, handle);
     if (!with_pin) { /* a probe would use up a pin */
-        memcpy(world->last, ret_handle, HANDLE_BYTES);
-        world->last_fill = 10 + tensor;
+        memcpy(world->last, ret, HANDLE_BYTES);
+        world->last_fill = fill;
     }
     return true;
+}
+
+bool ask_reduce(struct world *world, int who, int tensor, bool with_pin, char ret_handle[HANDLE_BYTES]) {
+    return take_handle(world, ask(world, who, "reduce %d %d", tensor, with_pin), 10 + tensor, with_pin, ret_handle);
+}
+
+bool ask_group_reduce(struct world *world, int who, int group, bool with_pin, char ret_handle[HANDLE_BYTES]) {
+    return take_handle(world, ask(world, who, "greduce %d %d", group, with_pin), 0, with_pin, ret_handle);
 }
 
 bool ask_rebuild(struct world *world, int who, int tensor, const char *handle) {

@@ -12,7 +12,7 @@ enum { A, B, C, N_ACTORS, CHILD = N_ACTORS, N_VICTIMS, NOBODY = -1 };
 
 enum action { ACTION_NONE, ACTION_KILL, ACTION_STOP };
 
-#define HANDLE_BYTES 2740 /* LEND_HANDLE_TEXT_MAX */
+#define HANDLE_BYTES 10932 /* LEND_HANDLE_TEXT_MAX */
 
 struct world {
     struct role actor[N_ACTORS];
@@ -48,10 +48,11 @@ void world_play(struct world *world, const struct scenario *scenario);
  * a typed error or none at all. Static, valid until the next ask. Everything else fails the test. */
 const char *ask(struct world *world, int who, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* For the scripts. `fill` of tensor i is 10 + i everywhere. */
+/* For the scripts. `fill` of tensor i is 10 + i everywhere, and its name in a group is ti. */
 bool do_ask(struct world *world, int who, const char *format, ...) __attribute__((format(printf, 3, 4)));
 bool ask_reduce(struct world *world, int who, int tensor, bool with_pin, char ret_handle[HANDLE_BYTES]);
 bool ask_rebuild(struct world *world, int who, int tensor, const char *handle);
+bool ask_group_reduce(struct world *world, int who, int group, bool with_pin, char ret_handle[HANDLE_BYTES]);
 /* Stops an actor for a while, whoever is the victim; false where it is gone, or is to be stopped by its own point. */
 bool world_pause(struct world *world, int who);
 void world_go_on(struct world *world, int who);

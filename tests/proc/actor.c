@@ -11,10 +11,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { N = 64, WORDS = 8 };
+enum { N = 64, WORDS = 16 };
 
 static struct {
     struct lend_tensor *tensor[N];
+    struct lend_group *group;
     struct lend_pool *pool, *parents;
     struct handle handle;
     struct lend_error error;
@@ -88,6 +89,8 @@ static struct lend_reduce_opts reduce_opts(char **words) {
             o.flags |= LEND_REDUCE_NO_COPY;
         else if (!strcmp(*words, "read_only"))
             o.flags |= LEND_REDUCE_READ_ONLY;
+        else if (!strcmp(*words, "materialize"))
+            o.flags |= LEND_REDUCE_MATERIALIZE;
         else if (!strcmp(*words, "move"))
             o.mode = LEND_MODE_MOVE;
         else if (!strcmp(*words, "snapshot"))
@@ -102,6 +105,7 @@ static struct lend_reduce_opts reduce_opts(char **words) {
     return o;
 }
 
+/* Words "name=..." are for cmd_grebuild. */
 static struct lend_rebuild_opts rebuild_opts(char **words) {
     struct lend_rebuild_opts o = {.size = sizeof o};
     for (; *words; words++) {
@@ -113,7 +117,9 @@ static struct lend_rebuild_opts rebuild_opts(char **words) {
             o.flags |= LEND_REBUILD_READ_ONLY;
         else if (!strcmp(*words, "file"))
             o.flags |= LEND_REBUILD_FILE_IN_PLACE;
-        else
+        else if (!strcmp(*words, "check"))
+            o.flags |= LEND_REBUILD_CHECK;
+        else if (strncmp(*words, "name=", 5))
             FAIL("no such rebuild option: %s", *words);
     }
     return o;
@@ -136,15 +142,20 @@ static void cmd_reduce(char **words) {
     answer(r, me.handle.text);
 }
 
+/* What a call made takes the place of what was there. */
+static void put(const char *index, int r, struct lend_tensor *tensor) {
+    if (r >= 0) {
+        lend_tensor_unref(*at(index));
+        *at(index) = tensor;
+    }
+    answer(r, "");
+}
+
 static void cmd_rebuild(char **words) {
     struct lend_rebuild_opts o = rebuild_opts(words + 3);
     struct lend_tensor *tensor = NULL;
     int r = rebuild_text(words[2], &o, &tensor, &me.error);
-    if (r >= 0) {
-        lend_tensor_unref(*at(words[1]));
-        *at(words[1]) = tensor;
-    }
-    answer(r, "");
+    put(words[1], r, tensor);
 }
 
 static void cmd_drop(char **words) {
@@ -215,11 +226,7 @@ static void cmd_send(char **words) {
 static void cmd_recv(char **words) {
     struct lend_tensor *tensor = NULL;
     int r = lend_recv(atoi(words[2]), NULL, words[3] ? atoll(words[3]) * 1000000 : 0, &tensor, &me.error);
-    if (r >= 0) {
-        lend_tensor_unref(*at(words[1]));
-        *at(words[1]) = tensor;
-    }
-    answer(r, "");
+    put(words[1], r, tensor);
 }
 
 static void cmd_count(char **words) {
@@ -311,16 +318,129 @@ static void cmd_offset(char **words) {
     answer_int((long long)info_of(*at(words[1])).allocation_offset);
 }
 
+/* The n-th float of the memory, as it lies there. */
+static void cmd_float(char **words) {
+    role_say("ok %.9g", (double)((float *)lend_tensor_data(*at(words[1])))[atoll(words[2])]);
+}
+
+static void cmd_poke64(char **words) {
+    ((volatile int64_t *)lend_tensor_data(*at(words[1])))[atoll(words[2])] = atoll(words[3]);
+    role_say("ok");
+}
+
+/* words[1] gets something made of words[2]: */
+static void cmd_component(char **words) {
+    struct lend_compound c = {.size = sizeof c};
+    int r = lend_tensor_components(*at(words[2]), &c);
+    uint32_t i = (uint32_t)atoi(words[3]);
+    if (r >= 0 && i >= c.n_components) FAIL("no component %u of %u", i, c.n_components);
+    put(words[1], r, r >= 0 ? lend_tensor_ref(c.components[i]) : NULL);
+}
+
+static void cmd_resolve(char **words) {
+    struct lend_tensor *tensor = NULL;
+    int r = lend_tensor_resolve(*at(words[2]), NULL, &tensor, &me.error);
+    put(words[1], r, tensor);
+}
+
+static void cmd_bytes(char **words) {
+    struct lend_tensor *tensor = NULL;
+    int r = lend_tensor_as_bytes(*at(words[2]), &tensor, &me.error);
+    put(words[1], r, tensor);
+}
+
+static void cmd_slice(char **words) {
+    struct lend_tensor *tensor = NULL;
+    int r = lend_tensor_slice(*at(words[2]), 0, atoll(words[3]), atoll(words[4]), 1, &tensor, &me.error);
+    put(words[1], r, tensor);
+}
+
+static void cmd_meta(char **words) {
+    int64_t n = atoll(words[2]);
+    struct lend_tensor *tensor = NULL;
+    int r = lend_tensor_new_meta(float32, 1, &n, &tensor, &me.error);
+    put(words[1], r, tensor);
+}
+
+static void cmd_check(char **words) {
+    answer(lend_tensor_check(*at(words[1]), &me.error), "");
+}
+
+/* --- groups: there is one; handles lie in files --------------------------------------------------------------------- */
+
+static void cmd_grebuild(char **words) {
+    struct lend_rebuild_opts o = rebuild_opts(words + 2);
+    const char *names[WORDS];
+    struct lend_group *group = NULL;
+    size_t n_names = 0, n = 0;
+    for (char **word = words + 2; *word; word++)
+        if (!strncmp(*word, "name=", 5)) names[n_names++] = *word + 5;
+    void *bytes = handle_get(words[1], &n);
+    int r = lend_group_rebuild(bytes, n, n_names ? names : NULL, n_names, &o, &group, &me.error);
+    free(bytes);
+    if (r >= 0) {
+        lend_group_unref(me.group);
+        me.group = group;
+    }
+    answer(r, "");
+}
+
+/* The answer is the path of a file, which the asker removes. */
+static void cmd_greduce(char **words) {
+    struct lend_reduce_opts o = reduce_opts(words + 1);
+    void *bytes = NULL;
+    size_t n = 0;
+    int r = lend_group_reduce(me.group, &o, &bytes, &n, &me.error);
+    char *path = r < 0 ? NULL : handle_put(bytes, n);
+    lend_free(r < 0 ? NULL : bytes);
+    answer(r, path);
+    free(path);
+}
+
+static void cmd_gcount(char **words) {
+    (void)words;
+    answer_int((long long)lend_group_count(me.group));
+}
+
+/* Takes tensor words[2] out into words[1]; the answer is its name. */
+static void cmd_gget(char **words) {
+    const char *name = NULL;
+    struct lend_tensor *tensor = lend_group_get(me.group, (size_t)atoll(words[2]), &name);
+    if (!tensor) {
+        answer_error(-ERANGE);
+        return;
+    }
+    lend_tensor_unref(*at(words[1]));
+    *at(words[1]) = lend_tensor_ref(tensor);
+    role_say("ok %s", name);
+}
+
+static void cmd_gfind(char **words) {
+    struct lend_tensor *tensor = lend_group_find(me.group, words[2]);
+    put(words[1], tensor ? 0 : -ENOENT, tensor ? lend_tensor_ref(tensor) : NULL);
+}
+
+static void cmd_gdrop(char **words) {
+    (void)words;
+    lend_group_unref(me.group);
+    me.group = NULL;
+    role_say("ok");
+}
+
 static const struct {
     const char *name;
     void (*run)(char **words);
 } commands[] = {
-    {"new", cmd_new},           {"reduce", cmd_reduce}, {"rebuild", cmd_rebuild},     {"drop", cmd_drop},
-    {"byte", cmd_byte},         {"poke", cmd_poke},     {"filled", cmd_filled},       {"fill", cmd_fill},
-    {"describe", cmd_describe}, {"same", cmd_same},     {"info", cmd_info},           {"resize", cmd_resize},
-    {"cancel", cmd_cancel},     {"send", cmd_send},     {"recv", cmd_recv},           {"count", cmd_count},
-    {"peers", cmd_peers},       {"pins", cmd_pins},     {"limit_fds", cmd_limit_fds}, {"fork", cmd_fork},
-    {"wait", cmd_wait},         {"trim", cmd_trim},     {"offset", cmd_offset},
+    {"new", cmd_new},           {"reduce", cmd_reduce},       {"rebuild", cmd_rebuild},     {"drop", cmd_drop},
+    {"byte", cmd_byte},         {"poke", cmd_poke},           {"filled", cmd_filled},       {"fill", cmd_fill},
+    {"describe", cmd_describe}, {"same", cmd_same},           {"info", cmd_info},           {"resize", cmd_resize},
+    {"cancel", cmd_cancel},     {"send", cmd_send},           {"recv", cmd_recv},           {"count", cmd_count},
+    {"peers", cmd_peers},       {"pins", cmd_pins},           {"limit_fds", cmd_limit_fds}, {"fork", cmd_fork},
+    {"wait", cmd_wait},         {"trim", cmd_trim},           {"offset", cmd_offset},       {"float", cmd_float},
+    {"poke64", cmd_poke64},     {"component", cmd_component}, {"resolve", cmd_resolve},     {"bytes", cmd_bytes},
+    {"slice", cmd_slice},       {"meta", cmd_meta},           {"check", cmd_check},         {"grebuild", cmd_grebuild},
+    {"greduce", cmd_greduce},   {"gcount", cmd_gcount},       {"gget", cmd_gget},           {"gfind", cmd_gfind},
+    {"gdrop", cmd_gdrop},
 };
 
 static void run(char *line) {
@@ -349,6 +469,7 @@ LEND_ROLE(actor) {
         run(copy);
     }
     for (int i = 0; i < N; i++) lend_tensor_unref(me.tensor[i]);
+    lend_group_unref(me.group);
     lend_pool_unref(me.parents);
     close_all(me.pool);
     free((char *)(uintptr_t)opts.socket_dir);

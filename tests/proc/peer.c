@@ -5,9 +5,11 @@
 #include "base/crc32c.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 char actor_sentence[LEND_ERROR_TEXT_BYTES];
@@ -69,7 +71,7 @@ const char *reduce_text(struct lend_tensor *tensor, const struct lend_reduce_opt
 
 int rebuild_text(const char *text, const struct lend_rebuild_opts *opts, struct lend_tensor **ret,
                  struct lend_error *error) {
-    uint8_t bytes[LEND_HANDLE_BYTES_MAX];
+    uint8_t bytes[ROLE_LINE_BYTES]; /* a wrapper's may be longer than LEND_HANDLE_BYTES_MAX */
     size_t n = 0;
     int r = lend_handle_parse(text, bytes, sizeof bytes, &n);
     return r < 0 ? r : lend_rebuild(bytes, n, opts, ret, error);
@@ -90,25 +92,86 @@ static void list(FILE *out, const char *name, const int64_t *dims, int32_t n) {
     for (int32_t i = 0; i < n; i++) fprintf(out, ",%lld", (long long)dims[i]);
 }
 
-char *describe(struct lend_tensor *tensor) {
+static void describe_attrs(FILE *out, const struct lend_tensor *tensor, uint32_t expected) {
+    struct lend_tensor_attrs a = {.size = sizeof a};
+    CHECK_OK(lend_tensor_attrs(tensor, &a), NULL);
+    CHECK_UINT(a.flags, expected);
+    fprintf(out, " attrs %x user %u,%zu,%08x", a.flags, a.user_tag, a.user_bytes,
+            lend__crc32c(0, a.user, a.user_bytes));
+}
+
+static void describe_strided(FILE *out, struct lend_tensor *tensor, const struct lend_tensor_info *i) {
+    list(out, "strides", i->strides, i->ndim);
+    fprintf(out, " flags %d%d%d%d bit %u numel %lld nbytes %llu", i->is_shared, i->is_contiguous, i->is_padded,
+            i->is_private, i->data_bit, (long long)i->numel, (unsigned long long)i->nbytes);
+    fprintf(out, " storage %llu at %llu.%llu of %llu in %llu", (unsigned long long)i->storage_bytes,
+            (unsigned long long)i->allocation_offset, (unsigned long long)i->storage_offset_bits,
+            (unsigned long long)i->allocation_bytes, (unsigned long long)i->allocation_inode);
+    if (i->device.device_type == kDLCPU)
+        fprintf(out, " data %lld sum %08x", i->data ? (long long)((uint8_t *)i->data - (uint8_t *)i->storage_data) : -1,
+                sum_of(tensor));
+}
+
+static void describe_into(FILE *out, struct lend_tensor *tensor) {
     struct lend_tensor_info i = info_of(tensor);
+    fprintf(out, "dtype %u.%u.%u device %d.%d", i.dtype.code, i.dtype.bits, i.dtype.lanes, (int)i.device.device_type,
+            i.device.device_id);
+    list(out, "shape", i.shape, i.ndim);
+    if (i.layout == LEND_LAYOUT_STRIDED) {
+        describe_strided(out, tensor, &i);
+        describe_attrs(out, tensor, i.attrs);
+        return;
+    }
+    struct lend_compound c = {.size = sizeof c};
+    CHECK_OK(lend_tensor_components(tensor, &c), NULL);
+    CHECK_UINT(c.layout, i.layout);
+    CHECK(c.ndim == i.ndim && !memcmp(c.shape, i.shape, (size_t)i.ndim * sizeof c.shape[0]));
+    CHECK(!memcmp(&c.dtype, &i.dtype, sizeof c.dtype));
+    CHECK_PTR(i.strides, NULL);
+    fprintf(out, " layout %u coalesced %d dim %d scale %a zero_point %lld nbytes %llu", c.layout, c.is_coalesced, c.dim,
+            c.scale, (long long)c.zero_point, (unsigned long long)i.nbytes);
+    describe_attrs(out, tensor, i.attrs);
+    for (uint32_t k = 0; k < c.n_components; k++) {
+        fprintf(out, "%s", k ? "; " : " [");
+        describe_into(out, c.components[k]);
+    }
+    fprintf(out, "]");
+}
+
+char *describe(struct lend_tensor *tensor) {
     char *text = NULL;
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
     if (!out) FAIL("no memory for a description");
-    fprintf(out, "dtype %u.%u.%u device %d.%d", i.dtype.code, i.dtype.bits, i.dtype.lanes, (int)i.device.device_type,
-            i.device.device_id);
-    list(out, "shape", i.shape, i.ndim);
-    list(out, "strides", i.strides, i.ndim);
-    fprintf(out, " flags %d%d%d%d bit %u numel %lld nbytes %llu", i.is_shared, i.is_contiguous, i.is_padded,
-            i.is_private, i.data_bit, (long long)i.numel, (unsigned long long)i.nbytes);
-    fprintf(out, " storage %llu at %llu.%llu of %llu in %llu", (unsigned long long)i.storage_bytes,
-            (unsigned long long)i.allocation_offset, (unsigned long long)i.storage_offset_bits,
-            (unsigned long long)i.allocation_bytes, (unsigned long long)i.allocation_inode);
-    fprintf(out, " data %lld sum %08x", i.data ? (long long)((uint8_t *)i.data - (uint8_t *)i.storage_data) : -1,
-            sum_of(tensor));
+    describe_into(out, tensor);
     fclose(out);
+    if (bytes > ROLE_LINE_BYTES / 2) /* a large tree: equal is still equal */
+        snprintf(text, bytes, "%zu bytes, sum %08x", bytes, lend__crc32c(0, text, bytes));
     return text;
+}
+
+char *handle_put(const void *bytes, size_t n) {
+    char *path = strdup("/tmp/lend-handle-XXXXXX");
+    int fd = mkostemp(path, O_CLOEXEC);
+    if (fd < 0 || write(fd, bytes, n) != (ssize_t)n) FAIL("cannot write %s", path);
+    close(fd);
+    return path;
+}
+
+void *handle_get(const char *path, size_t *ret_n) {
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st)) FAIL("cannot open %s", path);
+    void *bytes = malloc((size_t)st.st_size + 1);
+    if (read(fd, bytes, (size_t)st.st_size) != st.st_size) FAIL("cannot read %s", path);
+    close(fd);
+    *ret_n = (size_t)st.st_size;
+    return bytes;
+}
+
+void handle_drop(char *path) {
+    unlink(path);
+    free(path);
 }
 
 bool is_filled(struct lend_tensor *tensor, int value) {

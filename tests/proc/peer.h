@@ -17,6 +17,7 @@
 
 static const DLDataType float32 = {kDLFloat, 32, 1};
 static const DLDataType uint8 = {kDLUInt, 8, 1};
+static const DLDataType int64 = {kDLInt, 64, 1};
 
 /* A handle in both forms. */
 struct handle {
@@ -43,10 +44,17 @@ const char *reduce_text(struct lend_tensor *tensor, const struct lend_reduce_opt
 int rebuild_text(const char *text, const struct lend_rebuild_opts *opts, struct lend_tensor **ret,
                  struct lend_error *error);
 
-/* All of lend_tensor_info that must be equal on both sides, and a checksum of the elements; freed by the caller. */
+/* All of what a tensor is that must be equal on both sides: lend_tensor_info, attributes, components, and checksums of
+ * the elements; of a text that is too long for a line, its checksum. Freed by the caller. */
 char *describe(struct lend_tensor *tensor);
-/* CRC-32C of the elements in C order. */
+/* CRC-32C of the elements in C order, as they are meant: conjugates are conjugates. */
 uint32_t sum_of(struct lend_tensor *tensor);
+
+/* A handle in a file, since a group's is too long for a line. The path is freed, and the file removed, by handle_drop. */
+char *handle_put(const void *bytes, size_t n);
+/* The bytes of such a file; freed by the caller. */
+void *handle_get(const char *path, size_t *ret_n);
+void handle_drop(char *path);
 
 /* Does every byte have this value? */
 bool is_filled(struct lend_tensor *tensor, int value);

@@ -174,6 +174,18 @@ LEND_TEST(attributes_of_copies) {
     lend_tensor_unref(plain);
 }
 
+/* Whoever makes a tensor may give it attributes more than once: the last ones count. */
+LEND_TEST(attributes_are_replaced) {
+    struct lend_tensor *tensor = tensor_of(complex64, SHAPE(3));
+    CHECK_CODE(lend__tensor_set_attrs(tensor, LEND_ATTR_CONJ | LEND_ATTR_BUFFER, 5, "long text", 9), 0);
+    check_attrs(tensor, LEND_ATTR_CONJ | LEND_ATTR_BUFFER, 5, "long text", 9);
+    CHECK_CODE(lend__tensor_set_attrs(tensor, LEND_ATTR_NEG, 6, "x", 1), 0);
+    check_attrs(tensor, LEND_ATTR_NEG, 6, "x", 1);
+    CHECK_CODE(lend__tensor_set_attrs(tensor, 0, 0, NULL, 0), 0);
+    check_attrs(tensor, 0, 0, NULL, 0);
+    lend_tensor_unref(tensor);
+}
+
 /* --- refusals -------------------------------------------------------------------------------------------------------- */
 
 static void check_refused(struct lend_tensor *tensor, struct lend_tensor_attrs attrs, const char *text) {
@@ -202,7 +214,8 @@ LEND_TEST(attributes_refuse_what_does_not_go_together) {
     REFUSED(ints, "LEND_ATTR_REQUIRES_GRAD needs a float or complex dtype, not int64",
             .flags = LEND_ATTR_REQUIRES_GRAD);
     REFUSED(floats, "LEND_ATTR_CONJ needs a complex dtype, not float32", .flags = LEND_ATTR_CONJ);
-    REFUSED(floats, "attrs.size is 1; set it to sizeof(struct lend_tensor_attrs)", .size = 1);
+    check_refused(floats, (struct lend_tensor_attrs){.size = 1},
+                  "attrs.size is 1; set it to sizeof(struct lend_tensor_attrs)");
     REFUSED(floats, "at most LEND_USER_BYTES_MAX = 512 bytes, not 513", .user = user, .user_bytes = 513);
     REFUSED(floats, "user is NULL and user_bytes is 3", .user_bytes = 3);
     REFUSED(floats, "user_tag is 4 without user bytes", .user_tag = 4, .user = user);

@@ -146,6 +146,33 @@ LEND_TEST_TIMED(copy_random_strides, 240) {
     CHECK(n_done > 10000);
 }
 
+/* A raw copy has the bytes of the memory and the marks that say how to read them. */
+LEND_TEST(copy_raw_keeps_bytes_and_marks) {
+    struct lend_pool *pool = pool_without_context();
+    DLDataType dtypes[NAIVE_N_DTYPES];
+    uint64_t seed = 17;
+    int n = naive_dtypes(dtypes);
+    fill_memory(&seed);
+    for (int i = 0; i < 2 * n; i++) {
+        struct lend_error error;
+        int64_t shape[] = {3, 5}, strides[] = {1, 4};
+        struct lend_tensor *tensor = borrow(dtypes[i / 2], false, 2, shape, strides, 3, true), *copy;
+        bool is_complex = dtypes[i / 2].code == LEND_COMPLEX;
+        uint32_t marks = is_complex ? LEND_ATTR_CONJ | LEND_ATTR_NEG : LEND_ATTR_NEG;
+        tensor->attrs = marks | LEND_ATTR_BUFFER;
+        CHECK_OK(lend__tensor_copy_raw(tensor, i % 2 ? pool : NULL, &copy, "test", &error), &error);
+        struct lend_tensor_info from = naive_info(tensor), to = naive_info(copy);
+        uint8_t expected[256] = {0};
+        naive_gather(&from, expected);
+        CHECK_MEM(to.data, expected, to.nbytes);
+        CHECK_UINT(to.attrs, marks);
+        CHECK_INT(to.is_read_only, 0);
+        lend_tensor_unref(copy);
+        lend_tensor_unref(tensor);
+    }
+    pool_end(pool);
+}
+
 /* The source ends exactly at the end of its memory: not a byte more may be read (the address sanitizer looks). */
 LEND_TEST(copy_reads_no_byte_too_many) {
     struct lend_error error;

@@ -145,6 +145,8 @@ LEND_TEST(dlpack_in_refuses) {
     REFUSED(-EPROTONOSUPPORT, m.version.major = 0);
     REFUSED(-ENODEV, m.dl_tensor.device.device_type = kDLVulkan);
     CHECK_CONTAINS(error.text, "device type 7");
+    REFUSED(-ENODEV, m.dl_tensor.device.device_type = (DLDeviceType)LEND_DEVICE_META);
+    CHECK_CONTAINS(error.text, "DLPack has no meta device: 1024 is a number of lend's own");
     REFUSED(-EOPNOTSUPP, m.dl_tensor.dtype = ((DLDataType){kDLOpaqueHandle, 64, 1}));
     REFUSED(-EOPNOTSUPP, m.dl_tensor.dtype = ((DLDataType){LEND_INT, 1, 1}));
     REFUSED(-EOPNOTSUPP, m.dl_tensor.dtype.lanes = 0);
@@ -281,6 +283,51 @@ LEND_TEST(dlpack_out_refuses) {
     CHECK_PTR(managed, NULL);
     CHECK_PTR(legacy, NULL);
     lend_tensor_unref(view);
+    lend_tensor_unref(tensor);
+    pool_end(pool);
+}
+
+/* What changes the values cannot be left behind; the other attributes are no part of DLPack. */
+LEND_TEST(dlpack_out_with_attributes) {
+    static const struct {
+        uint32_t flags;
+        const char *text;
+    } refused[] = {{LEND_ATTR_CONJ, "the values are conjugated: lend_tensor_resolve the tensor first"},
+                   {LEND_ATTR_NEG, "the values are negated: lend_tensor_resolve the tensor first"},
+                   {LEND_ATTR_CONJ | LEND_ATTR_NEG, "the values are conjugated"}};
+    struct lend_pool *pool = pool_without_context();
+    struct lend_error error;
+    struct lend_tensor *tensor, *marked, *resolved;
+    DLManagedTensorVersioned *managed = NULL;
+    DLManagedTensor *legacy = NULL;
+    int64_t size = 4;
+    CHECK_OK(lend_tensor_new(pool, (DLDataType){LEND_COMPLEX, 64, 1}, 1, &size, &tensor, &error), &error);
+    memset(lend_tensor_data(tensor), 0, 32);
+    struct lend_tensor_attrs attrs = {.size = sizeof attrs};
+    for (int i = 0; i < 3; i++) {
+        attrs.flags = refused[i].flags | LEND_ATTR_PARAMETER;
+        CHECK_OK(lend_tensor_with_attrs(tensor, &attrs, &marked, &error), &error);
+        CHECK_CODE(lend_tensor_to_dlpack(marked, &managed, &error), -EOPNOTSUPP);
+        CHECK_CONTAINS(error.text, refused[i].text);
+        CHECK_CODE(lend_tensor_to_dlpack_legacy(marked, &legacy, &error), -EOPNOTSUPP);
+        CHECK_CONTAINS(error.text, refused[i].text);
+        CHECK_PTR(managed, NULL);
+        CHECK_PTR(legacy, NULL);
+        CHECK_OK(lend_tensor_resolve(marked, pool, &resolved, &error), &error);
+        CHECK_OK(lend_tensor_to_dlpack(resolved, &managed, &error), &error);
+        managed->deleter(managed);
+        managed = NULL;
+        lend_tensor_unref(resolved);
+        lend_tensor_unref(marked);
+    }
+    attrs.flags = LEND_ATTR_PARAMETER | LEND_ATTR_REQUIRES_GRAD;
+    CHECK_OK(lend_tensor_with_attrs(tensor, &attrs, &marked, &error), &error);
+    CHECK_OK(lend_tensor_to_dlpack(marked, &managed, &error), &error);
+    lend_tensor_unref(marked);
+    CHECK_OK(lend_tensor_from_dlpack(managed, &marked, &error), &error);
+    CHECK_UINT(naive_info(marked).attrs, 0);
+    CHECK_UINT(naive_info(marked).storage_id, naive_info(tensor).storage_id);
+    lend_tensor_unref(marked);
     lend_tensor_unref(tensor);
     pool_end(pool);
 }

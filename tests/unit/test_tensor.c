@@ -30,6 +30,10 @@ LEND_TEST(tensor_says_what_it_is) {
     CHECK_MEM(info.strides, strides, sizeof strides);
     CHECK_INT(info.is_contiguous, 1);
     CHECK_INT(info.is_read_only + info.is_imported + info.is_shared + info.is_padded + info.is_private, 0);
+    CHECK_INT(info.is_zero + info.is_file, 0);
+    CHECK_UINT(info.layout, LEND_LAYOUT_STRIDED);
+    CHECK_UINT(info.attrs, 0);
+    CHECK_PTR(tensor->extra, NULL); /* one malloc */
     CHECK_PTR(info.data, info.storage_data);
     CHECK_PTR(info.data, lend_tensor_data(tensor));
     CHECK_UINT((uintptr_t)info.data % 64, 0);
@@ -173,6 +177,21 @@ LEND_TEST(tensor_view_keeps_the_storage) {
     pool_end(pool);
 }
 
+/* A file's pages, which can be cut short under the tensor. */
+LEND_TEST(tensor_says_that_its_memory_is_a_file) {
+    struct lend_pool *pool = pool_without_context();
+    struct lend_tensor *tensor;
+    int64_t size = 4;
+    CHECK_CODE(lend_tensor_new(pool, float32, 1, &size, &tensor, NULL), 0);
+    struct lend__extent *extent = &tensor->storage->block->allocation->extent;
+    extent->is_file = true;
+    CHECK_INT(naive_info(tensor).is_file, 1);
+    extent->is_file = false;
+    CHECK_INT(naive_info(tensor).is_file, 0);
+    lend_tensor_unref(tensor);
+    pool_end(pool);
+}
+
 LEND_TEST(tensor_resize_is_refused) {
     struct lend_pool *pool = pool_without_context();
     struct lend_tensor *tensor, *copy;
@@ -213,6 +232,10 @@ static void check_dead(struct lend_tensor *tensor, int code) {
     CHECK_CODE(lend_tensor_expand(tensor, 1, &one, &other, NULL), code);
     CHECK_CODE(lend_tensor_reshape(tensor, 1, &one, &other, NULL), code);
     CHECK_CODE(lend_tensor_as_strided(tensor, 1, &one, &one, 0, &other, NULL), code);
+    CHECK_CODE(lend_tensor_as_bytes(tensor, &other, NULL), code);
+    CHECK_CODE(lend_tensor_with_attrs(tensor, NULL, &other, NULL), code);
+    CHECK_CODE(lend_tensor_resolve(tensor, NULL, &other, NULL), code);
+    CHECK_CODE(lend_tensor_check(tensor, NULL), code);
     CHECK_CODE(lend_tensor_resize(tensor, 4, NULL), code);
     CHECK_CODE(lend_tensor_copy(tensor, NULL, &other, NULL), code);
     CHECK_CODE(lend_tensor_to_dlpack(tensor, &managed, NULL), code);

@@ -238,6 +238,45 @@ LEND_TEST(view_keeps_read_only_and_padded) {
     lend_tensor_unref(tensor);
 }
 
+/* The whole storage, wherever in it the tensor lies. */
+LEND_TEST(view_as_bytes) {
+    struct lend_error error;
+    int64_t shape[] = {3, 5};
+    static const DLDataType dtypes[] = {{LEND_FLOAT, 32, 1}, {LEND_INT, 4, 1}, {LEND_FLOAT6_E2M3FN, 6, 3}};
+    static const int64_t bytes[] = {60, 8, 34};
+    for (int i = 0; i < 3; i++) {
+        struct lend_tensor *tensor = new_tensor(dtypes[i], 2, shape), *part, *view;
+        CHECK_OK(lend_tensor_select(tensor, 1, 4, &part, &error), &error);
+        part->is_read_only = true;
+        CHECK_OK(lend_tensor_as_bytes(part, &view, &error), &error);
+        struct lend_tensor_info info = naive_info(view);
+        CHECK_INT(info.ndim, 1);
+        CHECK_INT(info.shape[0], bytes[i]);
+        CHECK_INT(info.strides[0], 1);
+        CHECK_INT(info.is_contiguous, 1);
+        CHECK_INT(info.is_read_only, 1); /* no way around the mark */
+        CHECK_MEM(&info.dtype, &((DLDataType){LEND_UINT, 8, 1}), sizeof info.dtype);
+        CHECK_PTR(info.data, lend_tensor_data(tensor));
+        CHECK_UINT(info.storage_id, naive_info(tensor).storage_id);
+        lend_tensor_unref(tensor);
+        lend_tensor_unref(part);
+        ((uint8_t *)info.data)[info.numel - 1] = 1; /* it is still there */
+        lend_tensor_unref(view);
+    }
+    int64_t none[] = {0, 5};
+    struct lend_tensor *tensor = new_tensor(float32, 2, none), *view = NULL;
+    CHECK_CODE(lend_tensor_as_bytes(tensor, NULL, &error), -EINVAL);
+    fault_arm(0);
+    CHECK_CODE(lend_tensor_as_bytes(tensor, &view, &error), -ENOMEM);
+    CHECK(fault_disarm() != NULL);
+    CHECK_PTR(view, NULL);
+    CHECK_OK(lend_tensor_as_bytes(tensor, &view, &error), &error);
+    CHECK_INT(naive_info(view).numel, 0);
+    lend_tensor_unref(view);
+    lend_tensor_unref(tensor);
+    end_pool();
+}
+
 LEND_TEST(view_when_memory_is_short) {
     int64_t size = 4;
     struct lend_tensor *tensor = new_tensor(float32, 1, &size), *view = NULL;
