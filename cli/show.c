@@ -105,34 +105,37 @@ static int rebuild_and_print(const struct request *request) {
     return code;
 }
 
-/* All of a stream, with a NUL behind it, to be freed. NULL: it has been told why not. */
-static char *read_stream(FILE *stream, const char *from) {
-    size_t n = 0, room = 0;
-    char *text = NULL;
-    for (;;) {
-        if (room - n < 2) {
-            room = room ? 2 * room : 16384;
-            char *longer = n < TEXT_BYTES_MAX ? realloc(text, room) : NULL;
-            if (!longer) break;
-            text = longer;
-        }
-        n += fread(text + n, 1, room - n - 1, stream);
-        if (ferror(stream)) {
-            fail_text(NAME, "reading the handle from %s failed: %s", from, strerror(errno));
-            free(text);
-            return NULL;
-        }
-        if (!feof(stream)) continue;
-        text[n] = 0;
-        if (strlen(text) < n) text[0] = 0; /* a NUL is in no handle, and would hide what follows */
-        return text;
-    }
+/* Makes room for more of a stream, of which `n` bytes are there. NULL: it has been told why not, and text is freed. */
+static char *grow(char *text, size_t n, size_t room, const char *from) {
+    char *longer = n < TEXT_BYTES_MAX ? realloc(text, room) : NULL;
+    if (longer) return longer;
     if (n < TEXT_BYTES_MAX)
         fail_text(NAME, "no memory for the handle in %s, of more than %zu bytes", from, n);
     else
         fail_text(NAME, "%s is longer than any handle", from);
     free(text);
     return NULL;
+}
+
+/* All of a stream, with a NUL behind it, to be freed. NULL: it has been told why not. */
+static char *read_stream(FILE *stream, const char *from) {
+    size_t n = 0, room = 16384;
+    char *text = grow(NULL, n, room, from);
+    while (text) {
+        n += fread(text + n, 1, room - n - 1, stream);
+        if (n < room - 1) break; /* the end, or an error */
+        room *= 2;
+        text = grow(text, n, room, from);
+    }
+    if (!text) return NULL;
+    if (ferror(stream)) {
+        fail_text(NAME, "reading the handle from %s failed: %s", from, strerror(errno));
+        free(text);
+        return NULL;
+    }
+    text[n] = 0;
+    if (strlen(text) < n) text[0] = 0; /* a NUL is in no handle, and would hide what follows */
+    return text;
 }
 
 static char *read_source(const char *source) {
@@ -203,7 +206,7 @@ static int parse(int argc, char **argv, struct request *request) {
 }
 
 int show_main(int argc, char **argv) {
-    struct request request = {.timeout = 5};
+    struct request request = {.source = "", .timeout = 5};
     int r = parse(argc, argv, &request);
     if (r < 0) return finish_output(NAME);
     if (r == CLI_OK) r = parse_handle(&request);

@@ -68,7 +68,7 @@ static void json_set_stats(json_t *o, const struct stats *s, DLDataType dtype) {
 
 static int json_set_strided(json_t *o, struct lend_tensor *tensor, const struct lend_tensor_info *t,
                             struct lend_error *error) {
-    struct stats stats;
+    struct stats stats = {.has_values = false};
     int r = is_meta(t) ? 0 : stats_compute(tensor, &stats, error);
     if (r < 0) return r;
     json_object_set_new(o, "strides", json_dims(t->ndim, t->strides));

@@ -103,7 +103,7 @@ static const char *pin_text(const struct lend_handle_info *handle) {
 
 static int show_strided(const struct shown *shown, const struct lend_tensor_info *t) {
     struct lend_error error = {0};
-    struct stats stats;
+    struct stats stats = {.has_values = false};
     if (!is_meta(t) && stats_compute(shown->tensor, &stats, &error) < 0) return fail(NAME, &error);
     print_head(shown->tensor, t);
     if (!is_meta(t)) print_stats(&stats, t->dtype);

@@ -36,23 +36,26 @@ static int map_table(int fd, const uint8_t id[LEND__ID_BYTES], struct lend_shm_t
 /* Maps the allocation that a storage lies in. What it is, the table says (I-5: the real object is checked against that).
  * The region lock is outermost, so without the import lock. fd is consumed on success. */
 static int map_allocation(struct lend__peer *peer, const struct lend_shm_table *table,
-                          const struct lend__wire_storage *storage, int *fd, struct lend__mapping **ret,
+                          const struct lend__contact_request *wanted, int *fd, struct lend__mapping **ret,
                           struct lend_error *error) {
-    if (storage->allocation == LEND__CONTROL_NONE) return 0;
-    if (storage->allocation >= LEND_SHM_ALLOCATIONS_MAX || *fd < 0)
+    if (wanted->allocation == LEND__CONTROL_NONE) return 0;
+    if (wanted->allocation >= LEND_SHM_ALLOCATIONS_MAX || *fd < 0)
         return lend__call_explain(peer, -EBADMSG, NULL, OPERATION, error);
-    struct lend_shm_allocation *entry = &lend__shm_allocations(table)[storage->allocation];
-    const uint64_t living = (uint64_t)storage->allocation_gen << 1;
+    struct lend_shm_allocation *entry = &lend__shm_allocations(table)[wanted->allocation];
+    const uint64_t living = (uint64_t)wanted->allocation_gen << 1;
     bool is_living = lend__load_acquire(&entry->state) == living;
     struct lend__mapping_request request = {.peer = peer,
-                                            .index = storage->allocation,
-                                            .gen = storage->allocation_gen,
+                                            .index = wanted->allocation,
+                                            .gen = wanted->allocation_gen,
                                             .fd_offset = entry->fd_offset,
                                             .bytes = entry->bytes,
                                             .flags = entry->flags};
     /* The fields change only while the state says retired: the same state before and after vouches for them. */
     if (!is_living || lend__load_seq_cst(&entry->state) != living)
         return lend__call_explain(peer, -ESTALE, NULL, OPERATION, error);
+    /* Not even its size is asked for: it may lie on a file system that never answers. */
+    if ((request.flags & LEND_SHM_ALLOCATION_FILE) && !wanted->accepts_files)
+        return lend__refuse_file(OPERATION, error);
     return lend__mapping_new(&request, fd, ret, error);
 }
 
@@ -99,14 +102,14 @@ static int install_contact(struct lend__peer *peer, struct lend__answer *answer,
     return r;
 }
 
-static int first_contact(struct lend__peer *peer, const struct lend__wire_storage *storage, uint64_t deadline,
+static int first_contact(struct lend__peer *peer, const struct lend__contact_request *wanted,
                          struct lend_error *error) {
     struct lend__answer answer;
     struct lend__control_request hello = lend__call_request(peer, LEND__CONTROL_HELLO);
-    hello.allocation = storage->allocation;
-    hello.allocation_gen = storage->allocation_gen;
+    hello.allocation = wanted->allocation;
+    hello.allocation_gen = wanted->allocation_gen;
     lend__call_disconnect(peer); /* a greeted connection whose page we no longer have would be refused */
-    int r = lend__peer_call(peer, &hello, &answer, deadline, OPERATION, error);
+    int r = lend__peer_call(peer, &hello, &answer, wanted->deadline, OPERATION, error);
     if (r < 0) return r;
     struct lend_shm_table *table = NULL;
     struct lend__mapping *mapping = NULL;
@@ -114,7 +117,7 @@ static int first_contact(struct lend__peer *peer, const struct lend__wire_storag
         r = lend__call_explain(peer, -EBADMSG, NULL, OPERATION, error);
     if (r >= 0 && !peer->table && (r = map_table(answer.table_fd, peer->id, &table)) < 0)
         lend__call_explain(peer, r, NULL, OPERATION, error);
-    if (r >= 0) r = map_allocation(peer, table ? table : peer->table, storage, &answer.allocation_fd, &mapping, error);
+    if (r >= 0) r = map_allocation(peer, table ? table : peer->table, wanted, &answer.allocation_fd, &mapping, error);
     if (r >= 0 && (r = install_contact(peer, &answer, table, mapping)) < 0) {
         lend__call_explain(peer, r, NULL, OPERATION, error);
         mapping = NULL;
@@ -127,46 +130,44 @@ static int first_contact(struct lend__peer *peer, const struct lend__wire_storag
     return r;
 }
 
-static int more_contact(struct lend__peer *peer, const struct lend__wire_storage *storage, uint64_t deadline,
-                        struct lend_error *error) {
+static int more_contact(struct lend__peer *peer, const struct lend__contact_request *wanted, struct lend_error *error) {
     struct lend__answer answer;
     struct lend__control_request request = lend__call_request(peer, LEND__CONTROL_ALLOCATION);
-    request.allocation = storage->allocation;
-    request.allocation_gen = storage->allocation_gen;
-    int r = lend__peer_call(peer, &request, &answer, deadline, OPERATION, error);
+    request.allocation = wanted->allocation;
+    request.allocation_gen = wanted->allocation_gen;
+    int r = lend__peer_call(peer, &request, &answer, wanted->deadline, OPERATION, error);
     if (r < 0) return r;
     struct lend__mapping *mapping = NULL;
-    r = map_allocation(peer, peer->table, storage, &answer.allocation_fd, &mapping, error);
+    r = map_allocation(peer, peer->table, wanted, &answer.allocation_fd, &mapping, error);
     if (r >= 0 && (r = install_contact(peer, &answer, NULL, mapping)) < 0)
         lend__call_explain(peer, r, NULL, OPERATION, error);
     lend__answer_drop(peer, &answer);
     return r;
 }
 
-int lend__contact(struct lend__peer *peer, const struct lend__wire_exporter *exporter,
-                  const struct lend__wire_storage *storage, uint64_t deadline, struct lend_error *error) {
-    if (memcmp(exporter->identity.boot_id, lend__context.identity.boot_id, LEND__ID_BYTES) != 0)
+int lend__contact(struct lend__peer *peer, const struct lend__contact_request *wanted, struct lend_error *error) {
+    if (memcmp(wanted->exporter->identity.boot_id, lend__context.identity.boot_id, LEND__ID_BYTES) != 0)
         return lend__fail(error, -EREMOTE, OPERATION,
                           "the handle was made on another host (or before a reboot), and there is no gateway; send the "
                           "bytes instead");
-    int r = lend__peer_begin_call(peer, deadline);
+    int r = lend__peer_begin_call(peer, wanted->deadline);
     if (r < 0) return lend__call_explain(peer, r, NULL, OPERATION, error);
     lend__import_lock();
     bool has_page = peer->page != NULL;
-    bool has_all = has_page && (storage->allocation == LEND__CONTROL_NONE ||
-                                lend__peer_mapping(peer, storage->allocation, storage->allocation_gen));
+    bool has_all = has_page && (wanted->allocation == LEND__CONTROL_NONE ||
+                                lend__peer_mapping(peer, wanted->allocation, wanted->allocation_gen));
     lend__import_unlock();
     if (!has_all) {
         if (lend__peer_is_dead(peer))
             r = lend__call_explain(peer, -EOWNERDEAD, NULL, OPERATION, error);
         else
-            r = has_page ? more_contact(peer, storage, deadline, error) : first_contact(peer, storage, deadline, error);
+            r = has_page ? more_contact(peer, wanted, error) : first_contact(peer, wanted, error);
     }
     lend__peer_end_call(peer);
     return r;
 }
 
-int lend__contact_frozen(struct lend__peer *peer, const struct lend__wire_storage *storage, int *table_fd,
+int lend__contact_frozen(struct lend__peer *peer, const struct lend__contact_request *wanted, int *table_fd,
                          int *allocation_fd, struct lend_error *error) {
     struct lend_shm_table *table = NULL;
     struct lend__mapping *mapping = NULL;
@@ -179,10 +180,10 @@ int lend__contact_frozen(struct lend__peer *peer, const struct lend__wire_storag
     if (r >= 0 && (table ? !table->has_lock : !lend__peer_is_dead(peer)))
         r = lend__call_explain(peer, -EOWNERDEAD, NULL, OPERATION, error);
     lend__import_lock();
-    bool has_mapping = lend__peer_mapping(peer, storage->allocation, storage->allocation_gen) != NULL;
+    bool has_mapping = lend__peer_mapping(peer, wanted->allocation, wanted->allocation_gen) != NULL;
     lend__import_unlock();
     if (r >= 0 && !has_mapping)
-        r = map_allocation(peer, table ? table : peer->table, storage, allocation_fd, &mapping, error);
+        r = map_allocation(peer, table ? table : peer->table, wanted, allocation_fd, &mapping, error);
     if (r >= 0) {
         struct lend__answer answer = {.table_fd = table ? LEND__TAKE_FD(*table_fd) : -1, .allocation_fd = -1};
         lend__store_release(&peer->is_dead, true);

@@ -74,6 +74,13 @@ int lend__mapping_new(const struct lend__mapping_request *request, int *fd, stru
     return 0;
 }
 
+int lend__refuse_file(const char *operation, struct lend_error *error) {
+    return lend__fail(
+        error, -EACCES, operation,
+        "the tensor's memory is a file, which can be cut short under its readers (SIGBUS); accept that with "
+        "LEND_REBUILD_FILE_IN_PLACE, or let the lender read it into a pool");
+}
+
 void lend__mapping_free(struct lend__mapping *mapping) {
     if (!mapping) return;
     lend__region_remove(&mapping->region);

@@ -45,6 +45,9 @@ struct lend__mapping_request {
 int lend__mapping_new(const struct lend__mapping_request *request, int *fd, struct lend__mapping **ret,
                       struct lend_error *error);
 
+/* A file's memory, to a caller who has not accepted that. Returns -EACCES. */
+int lend__refuse_file(const char *operation, struct lend_error *error) __attribute__((cold));
+
 /* Fills the region of a mapping that takes over what is registered already (fork.c). */
 void lend__mapping_set_region(struct lend__mapping *mapping);
 

@@ -134,6 +134,7 @@ struct named {
     struct lend__wire_exporter *exporters;
     struct lend__tree_allocation *allocations;
     struct lend__peer **frozen; /* by exporter: kept until the rebuild is done */
+    bool accepts_files;
 };
 
 static void forget_named(struct named *named) {
@@ -184,16 +185,19 @@ static int freeze(struct lend__arrival *arrival, struct named *named, uint32_t e
     lend__import_unlock();
     if (!peer) return lend__fail(error, -ENOMEM, "lend_recv", "no memory for the record of an exporter");
     named->frozen[exporter] = peer;
-    int none = -1, r = 0;
-    const struct lend__wire_storage no_storage = {.allocation = LEND__CONTROL_NONE};
-    r = lend__contact_frozen(peer, &no_storage, table_fd, &none, error);
+    int none = -1;
+    struct lend__contact_request request = {.exporter = &named->exporters[exporter],
+                                            .allocation = LEND__CONTROL_NONE,
+                                            .accepts_files = named->accepts_files};
+    int r = lend__contact_frozen(peer, &request, table_fd, &none, error);
     for (uint32_t i = 0; r >= 0 && i < arrival->n_fds; i++) {
         const struct lend__parcel_item *item = &arrival->items[i];
         if (item->kind != LEND__PARCEL_ALLOCATION || item->index >= named->n_allocations) continue;
         const struct lend__tree_allocation *row = &named->allocations[item->index];
         if (row->exporter != exporter || row->index == LEND__CONTROL_NONE) continue;
-        const struct lend__wire_storage storage = {.allocation = row->index, .allocation_gen = row->gen};
-        r = lend__contact_frozen(peer, &storage, table_fd, &arrival->fds[i], error);
+        request.allocation = row->index;
+        request.allocation_gen = row->gen;
+        r = lend__contact_frozen(peer, &request, table_fd, &arrival->fds[i], error);
     }
     lend__fd_close(table_fd); /* once is enough */
     return r;
@@ -241,6 +245,7 @@ static int rebuild(const struct lend__arrival *arrival, const struct wanted *wan
 static int rebuild_frozen(struct lend__arrival *arrival, const struct wanted *wanted, struct lend_error *error) {
     struct named named;
     int r = read_named(arrival, &named);
+    named.accepts_files = wanted->opts && (wanted->opts->flags & LEND_REBUILD_FILE_IN_PLACE);
     /* Its socket was gone; the lock follows within a moment, unless something else still runs on its memory. */
     for (uint64_t until = lend__now_ns() + DYING_NS; r >= 0;) {
         int frozen = freeze_dead(arrival, &named, error);

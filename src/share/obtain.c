@@ -267,10 +267,7 @@ static int check_access(const struct lend__obtain *job, const struct lend__stora
             job->error, -EACCES, OPERATION,
             "the tensor is lent read-only; rebuild it without LEND_REBUILD_WRITABLE, or lend_tensor_copy it");
     if (!job->accepts_files && storage->mapping && storage->mapping->extent.is_file)
-        return lend__fail(
-            job->error, -EACCES, OPERATION,
-            "the tensor's memory is a file, which can be cut short under its readers (SIGBUS); accept that "
-            "with LEND_REBUILD_FILE_IN_PLACE, or let the lender read it into a pool");
+        return lend__refuse_file(OPERATION, job->error);
     return 0;
 }
 
@@ -425,19 +422,22 @@ static int try_warm(struct lend__obtain *job, uint32_t *ret_cold) {
 
 static int contact(struct lend__obtain *job, uint32_t cold) {
     const struct lend__wire_exporter *exporter = &job->exporters[cold];
-    struct lend__wire_storage storage = {.allocation = LEND__CONTROL_NONE}; /* its pin alone may be wanted */
+    struct lend__contact_request request = {.exporter = exporter,
+                                            .allocation = LEND__CONTROL_NONE, /* its pin alone may be wanted */
+                                            .accepts_files = job->accepts_files,
+                                            .deadline = deadline_of(job)};
     for (uint32_t i = job->cursor; i < job->n_rows; i++) {
         const struct lend__row *row = &job->rows[i];
         if (!row->is_needed || row->exporter != cold) continue;
-        storage.allocation = row->allocation;
-        storage.allocation_gen = row->allocation_gen;
+        request.allocation = row->allocation;
+        request.allocation_gen = row->allocation_gen;
         break;
     }
     lend__import_lock();
     struct lend__peer *peer = lend__peer_obtain(exporter);
     lend__import_unlock();
     if (!peer) return lend__fail(job->error, -ENOMEM, OPERATION, "no memory for the record of an exporter");
-    int r = lend__contact(peer, exporter, &storage, deadline_of(job), job->error);
+    int r = lend__contact(peer, &request, job->error);
     lend__peer_release(peer);
     return r;
 }

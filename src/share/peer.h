@@ -113,11 +113,18 @@ struct lend__mapping *lend__peer_sweep_retired(struct lend__peer *peer);
 
 /* --- contact.c ---------------------------------------------------------------------------------------------------- */
 
-/* Makes sure that this peer can be taken from: table, page and the storage's allocation. One deadline, all or nothing.
+/* What is wanted of an exporter. */
+struct lend__contact_request {
+    const struct lend__wire_exporter *exporter;
+    uint32_t allocation, allocation_gen; /* LEND__CONTROL_NONE: its books, no memory */
+    bool accepts_files;                  /* otherwise memory that is a file's is refused before it is touched */
+    uint64_t deadline;
+};
+
+/* Makes sure that this peer can be taken from: table, page and the allocation. One deadline, all or nothing.
  * Unlocked, with a user counted.
  * Return: 0; -EOWNERDEAD; -ESTALE; -ETIMEDOUT; -EPERM; -EPROTONOSUPPORT; -EMFILE; -EREMOTE; -EBADMSG; -ENOMEM... */
-int lend__contact(struct lend__peer *peer, const struct lend__wire_exporter *exporter,
-                  const struct lend__wire_storage *storage, uint64_t deadline, struct lend_error *error);
+int lend__contact(struct lend__peer *peer, const struct lend__contact_request *request, struct lend_error *error);
 
 /* Asks the exporter to drain our page; does not wait, and may be lost. Locked or not. */
 void lend__peer_kick(struct lend__peer *peer);
@@ -127,7 +134,7 @@ void lend__peer_get_spare(struct lend__peer *peer, uint64_t deadline);
 
 /* Uses a table and an allocation that came with a message, when the exporter itself is dead. The descriptors are
  * consumed on success. allocation_fd may be -1 for a storage of no bytes. Unlocked, with a user counted. */
-int lend__contact_frozen(struct lend__peer *peer, const struct lend__wire_storage *storage, int *table_fd,
+int lend__contact_frozen(struct lend__peer *peer, const struct lend__contact_request *request, int *table_fd,
                          int *allocation_fd, struct lend_error *error);
 
 /* Pins n storages at the exporter with one token, or none. Cancels a token. Unlocked, with a user counted. */

@@ -49,9 +49,10 @@ int lend__reduce_check_attrs(const struct lend_tensor *tensor, bool is_outer, co
     uint32_t attrs = tensor->attrs;
     if (__builtin_expect(!attrs, 1)) return 0;
     if (is_outer && (attrs & grad_of_non_leaf) == grad_of_non_leaf)
-        return lend__fail(error, -EOPNOTSUPP, operation,
-                          "the tensor requires grad and is not a leaf: autograd does not cross a process boundary; lend "
-                          "a detached one (lend_tensor_with_attrs without LEND_ATTR_REQUIRES_GRAD)");
+        return lend__fail(
+            error, -EOPNOTSUPP, operation,
+            "the tensor requires grad and is not a leaf: autograd does not cross a process boundary; lend "
+            "a detached one (lend_tensor_with_attrs without LEND_ATTR_REQUIRES_GRAD)");
     if (attrs & LEND_ATTR_NAMED)
         return lend__fail(error, -EOPNOTSUPP, operation,
                           "the tensor has named dimensions, which do not travel: drop the names first (in PyTorch "
@@ -270,9 +271,10 @@ int lend__reduce_wire(struct lend_tensor *tensor, const struct lend_reduce_opts 
         if (r >= 0 && is_news) r = LEND_COPIED;
     }
     if (r >= 0 && lend__reduce_has_news_of_hooks(tensor))
-        lend__log(LEND_LOG_WARNING,
-                  "lend_reduce: the tensor has hooks, which do not travel; mark them with LEND_ATTR_HOOKS_MARKED if they "
-                  "are meant to stay behind");
+        lend__log(
+            LEND_LOG_WARNING,
+            "lend_reduce: the tensor has hooks, which do not travel; mark them with LEND_ATTR_HOOKS_MARKED if they "
+            "are meant to stay behind");
     return r;
 }
 
@@ -337,15 +339,14 @@ int lend__pin_cancel_at(const struct lend__wire_exporter *exporter, int64_t dead
         lend__ledger_unlock();
         return 0;
     }
-    /* The books are wanted, not the memory. */
-    const struct lend__wire_storage none = {.device_type = kDLCPU, .allocation = LEND__CONTROL_NONE};
-    uint64_t deadline = lend__context_deadline(deadline_ns);
+    const struct lend__contact_request books = {
+        .exporter = exporter, .allocation = LEND__CONTROL_NONE, .deadline = lend__context_deadline(deadline_ns)};
     lend__import_lock();
     struct lend__peer *peer = lend__peer_obtain(exporter);
     lend__import_unlock();
     if (!peer) return lend__fail(error, -ENOMEM, "lend_pin_cancel", "no memory for the record of an exporter");
-    int r = lend__contact(peer, exporter, &none, deadline, error);
-    if (r >= 0) r = lend__contact_cancel(peer, exporter->pin_token, deadline, error);
+    int r = lend__contact(peer, &books, error);
+    if (r >= 0) r = lend__contact_cancel(peer, exporter->pin_token, books.deadline, error);
     lend__peer_release(peer);
     return r;
 }

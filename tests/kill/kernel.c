@@ -6,8 +6,10 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define NOEXEC_SEAL 8u    /* memfd_create, 6.3 */
+#define SEAL_WRITE 8      /* such a memfd cannot be mapped shared, not even for reading, before 6.7 */
 #define POPULATE_WRITE 23 /* madvise, 5.14 */
 #define PEERPIDFD 77      /* SO_PEERPIDFD, 6.5 */
 
@@ -15,6 +17,14 @@ static struct lend__sys next;
 
 static long old_memfd_create(const char *name, unsigned flags) {
     return flags & NOEXEC_SEAL ? -EINVAL : next.memfd_create(name, flags);
+}
+
+static long old_mmap(void *at, size_t bytes, int prot, int flags, int fd, uint64_t off, void **ret) {
+    if (fd >= 0 && (flags & MAP_TYPE) == MAP_SHARED) {
+        long seals = next.get_seals(fd);
+        if (seals > 0 && (seals & SEAL_WRITE)) return -EPERM;
+    }
+    return next.mmap(at, bytes, prot, flags, fd, off, ret);
 }
 
 static long old_madvise(void *at, size_t bytes, int advice) {
@@ -40,6 +50,7 @@ __attribute__((constructor)) static void become_old(void) {
     bool is_54 = strstr(kernel, "5.4"), has_no_locks = strstr(kernel, "no-locks");
     next = lend__sys;
     lend__sys.memfd_create = old_memfd_create;
+    lend__sys.mmap = old_mmap;
     if (is_54) lend__sys.madvise = old_madvise;
     if (is_54 || strstr(kernel, "6.1")) lend__sys.getsockopt = old_getsockopt;
     if (strstr(kernel, "no-pidfd")) lend__sys.pidfd_open = no_pidfd_open;

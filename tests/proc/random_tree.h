@@ -45,4 +45,31 @@ bool chance(struct forest *forest, uint32_t n);
 void tree_make(struct forest *forest, struct tree *ret);
 void tree_drop(struct forest *forest, struct tree *tree);
 
+/* --- random_tensor.c ------------------------------------------------------------------------------------------------- */
+
+DLDataType draw_dtype(struct forest *forest);
+/* Up to ndim_max dimensions; now and then as many as there can be. Returns how many. */
+int32_t draw_shape(struct forest *forest, int32_t ndim_max, int64_t *shape);
+
+/* The private memory once more, as a tensor that knows nothing of the others; `is_shorter`: not all of it. */
+struct lend_tensor *show_arena(struct forest *forest, struct arena *arena, bool is_shorter);
+void arena_unref(struct arena *arena);
+
+/* A tensor over a storage of its own, of whatever kind; `has_memory`: of a kind that can be written. */
+struct lend_tensor *new_base(struct forest *forest, DLDataType dtype, int32_t ndim, const int64_t *shape,
+                             bool has_memory);
+/* A tensor of this shape that lies somehow in its storage. */
+struct lend_tensor *new_inside(struct forest *forest, DLDataType dtype, int32_t ndim, const int64_t *shape,
+                               bool has_memory);
+/* Writes elements of whole bytes, in C order, wherever they lie. */
+void write_items(struct lend_tensor *tensor, const void *items, size_t item_bytes);
+struct lend_tensor *random_items(struct forest *forest, DLDataType dtype, int32_t ndim, const int64_t *shape);
+/* int64 or int32 */
+struct lend_tensor *integers(struct forest *forest, bool is_wide, int32_t ndim, const int64_t *shape,
+                             const int64_t *values);
+
+/* Each takes the tensor over, and gives a view of it, or one with attributes. */
+struct lend_tensor *viewed(struct forest *forest, struct lend_tensor *tensor);
+struct lend_tensor *with_attributes(struct forest *forest, struct lend_tensor *tensor);
+
 #endif

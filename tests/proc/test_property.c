@@ -201,7 +201,7 @@ static void obey(struct mirror *mirror, const struct frame *frame, const char *b
     answer_picture(mirror, frame->op);
 }
 
-static struct lend_tensor *new_base(struct lend_pool *pool) {
+static struct lend_tensor *new_offer(struct lend_pool *pool) {
     const int64_t shape[] = {6, 7};
     struct lend_tensor *tensor = NULL;
     CHECK_OK(lend_tensor_new(pool, float32, 2, shape, &tensor, NULL), NULL);
@@ -214,7 +214,7 @@ LEND_ROLE(mirror) {
     struct frame frame;
     open_with(NULL);
     mirror.pool = new_pool(NULL);
-    mirror.base = new_base(mirror.pool);
+    mirror.base = new_offer(mirror.pool);
     for (char *bytes; (bytes = take_frame(mirror.fd, &frame)); free(bytes)) obey(&mirror, &frame, bytes);
     lend_tensor_unref(mirror.base);
     close_all(mirror.pool);
@@ -341,9 +341,10 @@ static void bring_back(struct sender *sender, const struct tree *sent, bool is_w
 static struct lend_reduce_opts draw_opts(struct forest *forest) {
     static const uint32_t modes[] = {LEND_MODE_SHARE, LEND_MODE_SHARE, LEND_MODE_SHARE, LEND_MODE_SNAPSHOT,
                                      LEND_MODE_MOVE};
-    struct lend_reduce_opts opts = {.size = sizeof opts, .mode = modes[draw(forest, 5)]};
-    opts.flags = LEND_REDUCE_MATERIALIZE | (chance(forest, 3) ? LEND_REDUCE_PIN : 0) |
-                 (chance(forest, 4) ? LEND_REDUCE_READ_ONLY : 0);
+    struct lend_reduce_opts opts = {.size = sizeof opts, .flags = LEND_REDUCE_MATERIALIZE};
+    opts.mode = modes[draw(forest, 5)];
+    if (chance(forest, 3)) opts.flags |= LEND_REDUCE_PIN;
+    if (chance(forest, 4)) opts.flags |= LEND_REDUCE_READ_ONLY;
     return opts;
 }
 
