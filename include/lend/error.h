@@ -14,7 +14,8 @@
  *   -ETIMEDOUT        a peer did not answer within the deadline
  *   -EREMOTE          the handle names another host, and there is no gateway
  *   -EPERM            the peer belongs to another user
- *   -EACCES           write access was asked for memory that is lent read-only
+ *   -EACCES           write access was asked for memory that is lent read-only; or the memory is a file's, which was
+ *                     not accepted
  *   -EMFILE           a limit of descriptors was met (the sentence says whose and how high)
  *   -ENOMEM           no memory, with bytes asked and available
  *   -ENOSPC           a budget is used up (pool budget, pin budget, slots), with bytes asked and available
@@ -26,6 +27,9 @@
  *   -EFBIG            RLIMIT_FSIZE is too small for the (sparse) files that lending needs
  *   -EOVERFLOW        sizes do not fit their type
  *   -ERANGE           an index or a range lies outside, or a buffer is too small
+ *   -ENOENT           there is no such name (in a group, in a folder)
+ *   -EEXIST           the name is taken
+ *   -E2BIG            more descriptors than one message can carry
  */
 #ifndef LEND_ERROR_H_
 #define LEND_ERROR_H_
@@ -40,7 +44,7 @@ extern "C" {
 
 /* Positive outcomes. Each is returned only by the calls that document it. */
 enum lend_outcome {
-    LEND_COPIED = 1, /* lend_reduce: the memory was private, so this view of it was copied */
+    LEND_COPIED = 1, /* lend_reduce and its relatives: memory was private, so what is lent of it was copied */
     LEND_EMPTY = 2   /* lend_watch_next: no record is waiting */
 };
 

@@ -35,7 +35,7 @@ struct node {
 struct held {
     struct lend__storage *storage; /* with a reference: the original, then its copy if there is one */
     uint32_t n_uses;
-    bool copies;
+    bool copies, is_copy; /* it is to be copied; it was */
     uint32_t exporter;
 };
 
@@ -77,21 +77,32 @@ static int room_for(void **array, uint32_t n, uint32_t *room, size_t bytes) {
 /* --- collect ---------------------------------------------------------------------------------------------------------- */
 
 /* Two private storages over the same bytes are one: DLPack brings a tied weight twice. */
+static bool is_same(const struct lend__storage *a, const struct lend__storage *b) {
+    if (a == b) return true;
+    return a->kind == LEND__STORAGE_PRIVATE && b->kind == LEND__STORAGE_PRIVATE && a->data && a->data == b->data &&
+           a->bytes == b->bytes;
+}
+
+/* The same for storages that are; what it is the same for besides, is_same tells. */
 static uint64_t key_of(const struct lend__storage *storage) {
     bool is_private = storage->kind == LEND__STORAGE_PRIVATE && storage->data;
-    return is_private ? (uintptr_t)storage->data : (uintptr_t)storage;
+    return is_private ? (uintptr_t)storage->data + storage->bytes * 0x9e3779b97f4a7c15ull : (uintptr_t)storage;
 }
 
 static int collect_storage(struct lend__gather *g, struct lend__storage *storage, bool copies, uint32_t *ret) {
     void *array = g->held;
+    uint64_t key = key_of(storage);
     int r = room_for(&array, g->n_held, &g->held_room, sizeof *g->held);
     g->held = array;
-    if (r >= 0) r = lend__map_get(&g->by_storage, key_of(storage), g->n_held, ret);
     if (r < 0) return no_memory(g);
-    if (r == 1 && g->held[*ret].storage->bytes == storage->bytes && g->held[*ret].storage->kind == storage->kind) {
-        g->held[*ret].n_uses++;
-        return 0;
+    while ((r = lend__map_get(&g->by_storage, key ? key : 1, g->n_held, ret)) == 1) {
+        if (is_same(g->held[*ret].storage, storage)) {
+            g->held[*ret].n_uses++;
+            return 0;
+        }
+        key += 2; /* another's: the next place */
     }
+    if (r < 0) return no_memory(g);
     *ret = g->n_held++;
     g->held[*ret] = (struct held){.storage = lend__storage_ref(storage), .n_uses = 1, .copies = copies};
     return 0;
@@ -148,6 +159,7 @@ static int name_node(struct lend__gather *g, int code, uint32_t node) {
 static void replace(struct held *held, struct lend__storage *copy) {
     lend__storage_unref(held->storage);
     held->storage = copy;
+    held->is_copy = true;
 }
 
 static int copy_whole(struct lend__gather *g, struct held *held, struct lend_pool *pool) {
@@ -382,8 +394,9 @@ static void fill_node(void *user, uint32_t i, struct lend__tree_node *ret) {
         ret->scale = extra->scale;
         ret->zero_point = extra->zero_point;
         wire->is_read_only = wire->is_padded = false; /* its components say */
-    } else if (node->copy) {                          /* contiguous, and nobody's but ours */
+    } else if (g->held[node->storage].is_copy) {      /* nobody's but ours */
         wire->is_read_only = g->opts.flags & LEND_REDUCE_READ_ONLY;
+        if (!node->copy) return;
         wire->is_contiguous = true;
         wire->offset_bits = node->copy->offset_bits;
     }

@@ -90,7 +90,7 @@ static struct fate fate_of(const struct picture *picture, const struct lend_tens
     bool has_memory = (int)info->device.device_type != LEND_DEVICE_META;
     fate.is_copied = info->is_private || info->is_zero || (opts->mode == LEND_MODE_SNAPSHOT && has_memory);
     fate.is_view = fate.is_copied && uses_of(picture, info) == 1;
-    if (fate.is_view) fate.is_read_only = false;
+    if (fate.is_copied) fate.is_read_only = false; /* the original is what must not be written */
     for (unsigned i = 0; !fate.is_copied && i < picture->sending->n_read_only_ids; i++)
         fate.is_read_only |= picture->sending->read_only_ids[i] == info->storage_id;
     fate.is_read_only |= (opts->flags & LEND_REDUCE_READ_ONLY) != 0;
@@ -98,7 +98,7 @@ static struct fate fate_of(const struct picture *picture, const struct lend_tens
 }
 
 static void put_place(const struct picture *picture, struct lend_tensor *tensor, const struct lend_tensor_info *info,
-                       struct fate fate) {
+                      struct fate fate) {
     struct lend_tensor *bytes = NULL;
     if (fate.is_copied)
         fprintf(picture->out, " in ?");
