@@ -12,11 +12,12 @@
 #include "base/error.h"
 #include "base/map.h"
 #include "base/sys.h"
+#include "share/cancel.h"
+#include "share/carry.h"
 #include "share/context.h"
 #include "share/ledger.h"
 #include "share/meta.h"
 #include "share/peer.h"
-#include "share/reduce.h"
 #include "share/service.h"
 #include "tensor/tensor.h"
 
@@ -118,7 +119,7 @@ static int collect(struct lend__gather *g, struct lend_tensor *tensor, bool is_o
         return lend__fail_bytes(g->error, -ENOSPC, operation, (uint64_t)g->n_nodes + 1, LEND_GROUP_TENSORS_MAX,
                                 "the tensors with their components are more than %u; use several groups",
                                 LEND_GROUP_TENSORS_MAX);
-    r = lend__reduce_check_attrs(tensor, is_outer, operation, g->error);
+    r = lend__carry_check_attrs(tensor, is_outer, operation, g->error);
     if (r < 0) return r;
     uint32_t at = g->n_nodes++;
     g->nodes[at] = (struct node){.tensor = tensor, .storage = LEND__TREE_NONE};
@@ -130,7 +131,7 @@ static int collect(struct lend__gather *g, struct lend_tensor *tensor, bool is_o
     struct lend__storage *storage = NULL;
     bool copies = false;
     r = lend__tensor_storage(tensor, &storage, operation, g->error);
-    if (r >= 0) r = lend__reduce_check_storage(storage, &g->opts, &copies, operation, g->error);
+    if (r >= 0) r = lend__carry_check_storage(storage, &g->opts, &copies, operation, g->error);
     return r < 0 ? r : collect_storage(g, storage, copies, &g->nodes[at].storage);
 }
 
@@ -233,7 +234,7 @@ static int exporter_of_id(struct lend__gather *g, const struct lend__identity *i
     lend__import_lock();
     peer->n_users++;
     lend__import_unlock();
-    lend__reduce_fill_peer(&g->exporters[*ret], peer, g->paths[*ret]);
+    lend__carry_fill_peer(&g->exporters[*ret], peer, g->paths[*ret]);
     return 0;
 }
 
@@ -316,12 +317,12 @@ static int lend_and_pin_own(struct lend__gather *g, bool with_pin) {
     free(slots);
     if (r < 0) return r;
     if (with_pin && g->opts.pin_ns_max) lend__service_wake(); /* somebody must look at the clock */
-    lend__reduce_fill_self(&g->exporters[exporter], g->paths[exporter]);
+    lend__carry_fill_self(&g->exporters[exporter], g->paths[exporter]);
     return 0;
 }
 
 static int lend_all(struct lend__gather *g) {
-    bool with_pin = lend__reduce_is_pinned(&g->opts) || g->has_copied;
+    bool with_pin = lend__carry_is_pinned(&g->opts) || g->has_copied;
     for (uint32_t i = 0; with_pin && i < g->n_exporters; i++) {
         int r = g->peers[i] ? pin_at_peer(g, i) : 0;
         if (r < 0) return r;
@@ -356,7 +357,7 @@ static int fill_storages(struct lend__gather *g) {
         const struct held *held = &g->held[i];
         struct lend__tree_storage *row = &g->storages[i];
         struct lend__wire_storage wire;
-        lend__reduce_fill_storage(&wire, held->storage);
+        lend__carry_fill_storage(&wire, held->storage);
         int r = lend__map_get(&g->by_allocation, allocation_key(held), g->n_allocations, &row->allocation);
         if (r < 0) return no_memory(g);
         if (!r) {
@@ -385,7 +386,7 @@ static void fill_node(void *user, uint32_t i, struct lend__tree_node *ret) {
     ret->storage = node->storage;
     ret->n_components = 0;
     ret->is_coalesced = false;
-    lend__reduce_fill_tensor(wire, tensor, g->opts.flags);
+    lend__carry_fill_tensor(wire, tensor, g->opts.flags);
     if (tensor->layout != LEND_LAYOUT_STRIDED) {
         const struct lend__extra *extra = tensor->extra;
         ret->n_components = extra->n_components;
@@ -432,7 +433,7 @@ static void warn_of_hooks(struct lend__gather *g) {
     uint32_t n = 0;
     const char *first = NULL;
     for (uint32_t i = 0; i < g->request.n; i++) {
-        if (!lend__reduce_has_news_of_hooks(g->request.tensors[i])) continue;
+        if (!lend__carry_has_news_of_hooks(g->request.tensors[i])) continue;
         if (!n++) first = g->request.is_group ? g->request.names[i] : NULL;
     }
     if (!n) return;
@@ -452,7 +453,7 @@ int lend__gather_begin(const struct lend__gather_request *request, struct lend__
     g->request = *request;
     g->error = error;
     g->opts = request->opts ? *request->opts : (struct lend_reduce_opts){.size = sizeof g->opts};
-    int r = lend__reduce_check_opts(&g->opts, request->operation, error);
+    int r = lend__carry_check_opts(&g->opts, request->operation, error);
     if (r >= 0) r = collect_all(g);
     if (r >= 0) r = copy_all(g);
     if (r >= 0) r = find_exporters(g);
@@ -498,7 +499,7 @@ void lend__gather_end(struct lend__gather *g, bool is_sent) {
     if (!is_sent) cancel_pins(g);
     for (uint32_t i = 0; i < g->n_nodes; i++) {
         struct node *node = &g->nodes[i];
-        if (is_sent && g->opts.mode == LEND_MODE_MOVE) lend__reduce_move_away(node->tensor);
+        if (is_sent && g->opts.mode == LEND_MODE_MOVE) lend__carry_move_away(node->tensor);
         lend_tensor_unref(node->copy);
     }
     for (uint32_t i = 0; i < g->n_held; i++) lend__storage_unref(g->held[i].storage);

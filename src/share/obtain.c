@@ -23,10 +23,26 @@
 
 #define OPERATION "lend_rebuild"
 
+#define FLAGS_KNOWN (LEND_REBUILD_READ_ONLY | LEND_REBUILD_WRITABLE | LEND_REBUILD_CHECK | LEND_REBUILD_FILE_IN_PLACE)
+
 /* While a slot is closing, or all cells wait for the exporter: it answers within microseconds unless it is stopped. */
 #define WAIT_NS 20000u
 /* After this many waits (about 2 ms) it is worth a system call to ask whether it lives. */
 #define WAITS_BEFORE_LIFE_TEST 100
+
+int lend__obtain_read_opts(const struct lend_rebuild_opts *opts, struct lend__obtain *job) {
+    if (!opts) return 0;
+    if (opts->size != sizeof *opts)
+        return lend__fail(job->error, -EINVAL, OPERATION,
+                          "opts.size is %zu; set it to sizeof(struct lend_rebuild_opts) = %zu", opts->size,
+                          sizeof *opts);
+    if (opts->flags & ~(uint32_t)FLAGS_KNOWN || opts->reserved)
+        return lend__fail(job->error, -EINVAL, OPERATION, "opts.flags 0x%x has unknown bits", opts->flags);
+    job->wants_writable = opts->flags & LEND_REBUILD_WRITABLE;
+    job->accepts_files = opts->flags & LEND_REBUILD_FILE_IN_PLACE;
+    job->deadline_ns = opts->deadline_ns;
+    return 0;
+}
 
 static uint64_t deadline_of(struct lend__obtain *job) {
     if (!job->deadline) job->deadline = lend__context_deadline(job->deadline_ns);
@@ -420,6 +436,13 @@ static int try_warm(struct lend__obtain *job, uint32_t *ret_cold) {
     return r;
 }
 
+/* Is memory of this exporter wanted, or does it only have a pin that is to end? */
+static bool wants_memory(const struct lend__obtain *job, uint32_t exporter) {
+    for (uint32_t i = 0; i < job->n_rows; i++)
+        if (job->rows[i].is_needed && job->rows[i].exporter == exporter) return true;
+    return false;
+}
+
 static int contact(struct lend__obtain *job, uint32_t cold) {
     const struct lend__wire_exporter *exporter = &job->exporters[cold];
     struct lend__contact_request request = {.exporter = exporter,
@@ -439,7 +462,9 @@ static int contact(struct lend__obtain *job, uint32_t cold) {
     if (!peer) return lend__fail(job->error, -ENOMEM, OPERATION, "no memory for the record of an exporter");
     int r = lend__contact(peer, &request, job->error);
     lend__peer_release(peer);
-    return r;
+    if (r != -EOWNERDEAD || wants_memory(job, cold)) return r;
+    job->sources[cold].is_needed = false; /* the pin ended with its exporter, and keeps nobody from the rest */
+    return 0;
 }
 
 static int obtain_others(struct lend__obtain *job) {

@@ -54,6 +54,9 @@ struct lend__obtain {
     struct lend__mapping *retired; /* to be unmapped after the lock */
 };
 
+/* Checks the options (NULL: defaults) and fills what obtaining needs of them. 0 or -EINVAL. */
+int lend__obtain_read_opts(const struct lend_rebuild_opts *opts, struct lend__obtain *job);
+
 /* The case that counts: one storage of another process, no pin, exporter and allocation known, the slot open. Everything
  * else gives 1, with nothing held and nothing said: lend__obtain_begin then does the same at length. */
 int lend__obtain_warm(const struct lend__wire_exporter *exporter, const struct lend__wire_storage *wire,

@@ -17,14 +17,6 @@ int lend__rebuild_wire(const struct lend__wire *wire, const struct lend_rebuild_
 int lend__rebuild_any(const void *handle, size_t bytes, const struct lend_rebuild_opts *opts,
                       struct lend_tensor **ret_tensor, struct lend_error *error);
 
-/* Checks the options and fills what obtaining needs of them. */
-int lend__rebuild_read_opts(const struct lend_rebuild_opts *opts, struct lend__obtain *job);
-
-/* Checks what a wire says of a tensor against the size of its storage, and makes the tensor, still without a storage, with
- * its attributes. `maker` NULL: by itself. Return: 0, -EBADMSG, -ENOMEM. */
-int lend__rebuild_tensor(const struct lend__wire_tensor *wire, uint64_t storage_bytes, bool is_read_only,
-                         struct lend__slab_maker *maker, struct lend_tensor **ret, struct lend_error *error);
-
 /* --- restore.c: trees ------------------------------------------------------------------------------------------------ */
 
 /* One tensor of components. */

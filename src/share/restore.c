@@ -4,6 +4,7 @@
  * of them. A failure anywhere drops everything, and pins are still good. */
 #include "base/error.h"
 #include "base/sys.h"
+#include "share/carry.h"
 #include "share/context.h"
 #include "share/group.h"
 #include "share/rebuild.h"
@@ -47,7 +48,7 @@ static void *alloc_array(uint32_t n, size_t bytes) {
 static int begin(struct restore *x, const void *handle, size_t bytes, const struct lend_rebuild_opts *opts) {
     struct lend__obtain *job = &x->job;
     *job = (struct lend__obtain){.is_final = true, .error = x->error};
-    int r = lend__rebuild_read_opts(opts, job);
+    int r = lend__obtain_read_opts(opts, job);
     if (r >= 0) r = lend__tree_open(handle, bytes, &x->tree, OPERATION, x->error);
     if (r < 0) return r;
     const struct lend__tree *tree = &x->tree;
@@ -105,8 +106,8 @@ static int read_strided(struct restore *x, const struct lend__tree_node *node, s
                           "a tensor of the handle is lent read-only; rebuild it without LEND_REBUILD_WRITABLE");
     wanted->is_skipped = false;
     ret->storage = node->storage;
-    return lend__rebuild_tensor(&node->tensor, wanted->bytes, x->flags & LEND_REBUILD_READ_ONLY, &x->maker,
-                                &ret->tensor, x->error);
+    return lend__carry_make(&node->tensor, wanted->bytes, x->flags & LEND_REBUILD_READ_ONLY, &x->maker, &ret->tensor,
+                            x->error);
 }
 
 /* Reads a tensor with all its components; or, not wanted, only checks them. */

@@ -22,7 +22,6 @@
 #include <string.h>
 
 enum { FLAG_GROUP = 1 };
-#define SECTION_CRITICAL 1u
 
 static int bad(struct lend_error *error, const char *operation, const char *what) {
     return lend__wire_bad(error, operation, what);
@@ -63,24 +62,11 @@ static int check_tables(const struct lend__tree *t, uint64_t *ret_paths, const c
     return 0;
 }
 
-static int check_sections(const uint8_t *p, size_t at, size_t total, uint32_t n, const char *operation,
-                          struct lend_error *error) {
-    for (uint32_t i = 0; i < n; i++) {
-        if (total - at < 8) return bad(error, operation, "a section is cut off");
-        uint32_t type = lend__get16(p + at), flags = lend__get16(p + at + 2), bytes = lend__get32(p + at + 4);
-        at += 8;
-        if (bytes > total - at || lend__padded8(bytes) > total - at)
-            return bad(error, operation, "a section is cut off");
-        if (flags & SECTION_CRITICAL)
-            return lend__fail(
-                error, -EPROTONOSUPPORT, operation,
-                "the handle has a part of type %u that this library (wire %d.%d) must not skip; update lend", type,
-                LEND_WIRE_MAJOR, LEND_WIRE_MINOR);
-        if (!lend__bytes_are_zero(p + at + bytes, lend__padded8(bytes) - bytes))
-            return bad(error, operation, "its padding is not zero");
-        at += lend__padded8(bytes);
-    }
-    return at == total ? 0 : bad(error, operation, "bytes follow its last section");
+/* None is known yet. */
+static int take_section(void *user, uint32_t type, const uint8_t *payload, uint32_t bytes, const char *operation,
+                        struct lend_error *error) {
+    (void)user, (void)type, (void)payload, (void)bytes, (void)operation, (void)error;
+    return 1;
 }
 
 /* One name for each entry, each with its NUL and not too long. */
@@ -148,7 +134,7 @@ int lend__tree_open(const void *bytes, size_t n, struct lend__tree *ret, const c
     if (!lend__bytes_are_zero(p + nodes_end + paths, names_at - nodes_end - paths) ||
         !lend__bytes_are_zero(p + names_at + ret->names_bytes, end - names_at - ret->names_bytes))
         return bad(error, operation, "its padding is not zero");
-    return check_sections(p, end, n, lend__get16(p + 46), operation, error);
+    return lend__wire_take_sections(p, end, n, lend__get16(p + 46), take_section, NULL, operation, error);
 }
 
 void lend__tree_exporters(const struct lend__tree *tree, struct lend__wire_exporter *ret) {

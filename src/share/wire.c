@@ -109,6 +109,30 @@ int lend__wire_open(const uint8_t *p, size_t n, enum lend__wire_form form, const
     return open_form(p, n, form, operation, error);
 }
 
+static int refuse_section(uint32_t type, const char *operation, struct lend_error *error) {
+    return lend__fail(error, -EPROTONOSUPPORT, operation,
+                      "the handle has a part of type %u that this library (wire %d.%d) must not skip; update lend",
+                      type, LEND_WIRE_MAJOR, LEND_WIRE_MINOR);
+}
+
+int lend__wire_take_sections(const uint8_t *p, size_t at, size_t total, uint32_t n, lend__wire_section_fn take,
+                             void *user, const char *operation, struct lend_error *error) {
+    for (uint32_t i = 0; i < n; i++) {
+        if (total - at < 8) return lend__wire_bad(error, operation, "a section is cut off");
+        uint32_t type = lend__get16(p + at), flags = lend__get16(p + at + 2), bytes = lend__get32(p + at + 4);
+        at += 8;
+        if (bytes > total - at || lend__padded8(bytes) > total - at)
+            return lend__wire_bad(error, operation, "a section is cut off");
+        int r = take(user, type, p + at, bytes, operation, error);
+        if (r < 0) return r;
+        if (r > 0 && (flags & SECTION_CRITICAL)) return refuse_section(type, operation, error);
+        if (!lend__bytes_are_zero(p + at + bytes, lend__padded8(bytes) - bytes))
+            return lend__wire_bad(error, operation, "its padding is not zero");
+        at += lend__padded8(bytes);
+    }
+    return at == total ? 0 : lend__wire_bad(error, operation, "bytes follow its last section");
+}
+
 /* --- writing --------------------------------------------------------------------------------------------------------- */
 
 static void put_exporter(const struct lend__wire_exporter *e, uint8_t *p) {
@@ -173,47 +197,27 @@ int lend__wire_encode(const struct lend__wire *w, void *buf, size_t buf_bytes, s
 
 /* --- reading --------------------------------------------------------------------------------------------------------- */
 
-static int take_section(const uint8_t *p, uint32_t type, uint32_t flags, uint32_t bytes, struct lend__wire *ret,
-                        const char *operation, struct lend_error *error) {
+static int take_section(void *user, uint32_t type, const uint8_t *payload, uint32_t bytes, const char *operation,
+                        struct lend_error *error) {
+    struct lend__wire *ret = user;
     struct lend__wire_exporter *e = &ret->exporter;
     struct lend__wire_tensor *t = &ret->tensor;
     switch (type) {
     case SECTION_SOCKET_PATH:
-        if (bytes == 0 || bytes > LEND__WIRE_PATH_MAX || memchr(p, 0, bytes) || e->socket_path)
+        if (bytes == 0 || bytes > LEND__WIRE_PATH_MAX || memchr(payload, 0, bytes) || e->socket_path)
             return lend__wire_bad(error, operation, "its socket path is malformed");
-        e->socket_path = (const char *)p;
+        e->socket_path = (const char *)payload;
         e->socket_path_bytes = bytes;
         return 0;
     case SECTION_USER:
         if (bytes < 5 || bytes > 4 + LEND_USER_BYTES_MAX || t->user)
             return lend__wire_bad(error, operation, "its user attribute is malformed");
-        t->user_tag = lend__get32(p);
-        t->user = p + 4;
+        t->user_tag = lend__get32(payload);
+        t->user = payload + 4;
         t->user_bytes = bytes - 4;
         return 0;
-    default:
-        if (!(flags & SECTION_CRITICAL)) return 0;
-        return lend__fail(error, -EPROTONOSUPPORT, operation,
-                          "the handle has a part of type %u that this library (wire %d.%d) must not skip; update lend",
-                          type, LEND_WIRE_MAJOR, LEND_WIRE_MINOR);
+    default: return 1;
     }
-}
-
-static int take_sections(const uint8_t *p, uint32_t at, uint32_t total, uint32_t n, struct lend__wire *ret,
-                         const char *operation, struct lend_error *error) {
-    for (uint32_t i = 0; i < n; i++) {
-        if (total - at < 8) return lend__wire_bad(error, operation, "a section is cut off");
-        uint32_t type = lend__get16(p + at), flags = lend__get16(p + at + 2), bytes = lend__get32(p + at + 4);
-        at += 8;
-        if (bytes > total - at || lend__padded8(bytes) > total - at)
-            return lend__wire_bad(error, operation, "a section is cut off");
-        int r = take_section(p + at, type, flags, bytes, ret, operation, error);
-        if (r < 0) return r;
-        if (!lend__bytes_are_zero(p + at + bytes, lend__padded8(bytes) - bytes))
-            return lend__wire_bad(error, operation, "its padding is not zero");
-        at += lend__padded8(bytes);
-    }
-    return at == total ? 0 : lend__wire_bad(error, operation, "bytes follow its last section");
 }
 
 static void take_fixed(const uint8_t *p, struct lend__wire *ret) {
@@ -260,5 +264,5 @@ int lend__wire_decode(const void *bytes, size_t n, struct lend__wire *ret, const
     if (r < 0) return r;
     uint32_t body = LEND__WIRE_FIXED_BYTES + (uint32_t)r;
     if (!p[135] && body == n) return 0;
-    return take_sections(p, body, (uint32_t)n, p[135], ret, operation, error);
+    return lend__wire_take_sections(p, body, n, p[135], take_section, ret, operation, error);
 }

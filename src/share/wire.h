@@ -81,6 +81,14 @@ void lend__wire_close(uint8_t *bytes, uint32_t total, enum lend__wire_form form)
 /* "these bytes are not a handle of lend: WHAT" */
 int lend__wire_bad(struct lend_error *error, const char *operation, const char *what) __attribute__((cold));
 
+/* Reads one section. Returns 1 when its type is unknown, 0, or -EBADMSG. */
+typedef int (*lend__wire_section_fn)(void *user, uint32_t type, const uint8_t *payload, uint32_t bytes,
+                                     const char *operation, struct lend_error *error);
+
+/* Reads n sections from `at` on, which end exactly at `total`. Unknown ones are skipped, unless they are critical. */
+int lend__wire_take_sections(const uint8_t *bytes, size_t at, size_t total, uint32_t n, lend__wire_section_fn take,
+                             void *user, const char *operation, struct lend_error *error);
+
 /* Flags of a tensor, in 16 bits. A tree's nodes may have one more. */
 #define LEND__WIRE_FLAG_COALESCED 0x800u
 uint32_t lend__wire_flags(const struct lend__wire_tensor *tensor);

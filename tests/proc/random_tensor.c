@@ -163,9 +163,10 @@ static int draw_view(struct forest *forest, struct lend_tensor *from, struct len
     case 1: return lend_tensor_slice(from, dim, start, stop, step, ret, NULL);
     case 2: return lend_tensor_slice(from, dim, INT64_MAX, INT64_MIN, -step, ret, NULL);
     case 3: return lend_tensor_transpose(from, dim, -1, ret, NULL);
-    case 4: /* sizes of 1, also new ones in front, become more */
+    case 4: /* sizes of 1, also new ones in front, become more; of some that makes too many */
+        if (info.ndim > 6) return -1;
         shape[0] = 1 + draw(forest, 3);
-        for (int32_t i = 0; i < info.ndim; i++) shape[i + 1] = info.shape[i] == 1 ? 1 + draw(forest, 3) : -1;
+        for (int32_t i = 0; i < info.ndim; i++) shape[i + 1] = info.shape[i] == 1 ? (int64_t)draw(forest, 3) + 1 : -1;
         return lend_tensor_expand(from, info.ndim + 1, shape, ret, NULL);
     case 5: shape[0] = -1; return lend_tensor_reshape(from, 1, shape, ret, NULL);
     case 6: /* elements that overlap */
