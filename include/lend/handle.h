@@ -37,7 +37,7 @@ enum lend_reduce_flags {
     LEND_REDUCE_READ_ONLY = 1u << 2, /* importers get a tensor marked read-only (in a pool that peers may write, the
                                      * mark binds only well-behaved peers; the pool flag binds all) */
     LEND_REDUCE_MATERIALIZE = 1u << 3 /* give zero tensors memory (as private memory: copied and pinned) instead of
-                                       * refusing them */
+                                       * refusing them; NO_COPY does not forbid that */
 };
 
 struct lend_reduce_opts {
