@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Floors: what the same job costs when nothing but the unavoidable is done. */
+#include "base/crc32c.h"
 #include "bench.h"
 
 #include <pthread.h>
@@ -53,6 +54,70 @@ void floor_instructions(void *arg, uint64_t n) {
         c += i;
         d += i;
         __asm__ volatile("" : "+r"(a), "+r"(b), "+r"(c), "+r"(d));
+    }
+}
+
+/* --- many under one handle -------------------------------------------------------------------------------------- */
+
+#define BYTES_A_TENSOR 90u
+
+struct floor_record {
+    _Alignas(64) uint8_t bytes[64];
+};
+
+static void *room_for(size_t n, size_t bytes) {
+    void *p = aligned_alloc(64, (n * bytes + 63) / 64 * 64);
+    MUST(p, "no memory for %zu records", n);
+    memset(p, 0, n * bytes);
+    return p;
+}
+
+void floor_many_begin(struct floor_many *floor, const uint8_t *handle, size_t bytes, uint32_t n_tensors,
+                      uint32_t n_storages) {
+    MUST(bytes >= (size_t)BYTES_A_TENSOR * n_tensors, "the handle is shorter than its floor");
+    *floor = (struct floor_many){.handle = handle,
+                                 .bytes = bytes,
+                                 .n_tensors = n_tensors,
+                                 .n_storages = n_storages,
+                                 .tensors = room_for(n_tensors, sizeof *floor->tensors),
+                                 .storages = room_for(n_storages, sizeof *floor->storages),
+                                 .counts = room_for(n_storages, sizeof *floor->counts),
+                                 .copy = room_for(n_tensors, BYTES_A_TENSOR)};
+}
+
+void floor_many_end(struct floor_many *floor) {
+    free(floor->tensors);
+    free(floor->storages);
+    free(floor->counts);
+    free(floor->copy);
+}
+
+void floor_many(void *arg, uint64_t n) {
+    struct floor_many *f = arg;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t crc = lend__crc32c(0, f->handle, f->bytes);
+        __asm__ volatile("" : : "r"(crc));
+        for (uint32_t t = 0; t < f->n_tensors; t++) {
+            uint8_t to[BYTES_A_TENSOR];
+            memcpy(to, f->handle + (size_t)t * BYTES_A_TENSOR, sizeof to);
+            __asm__ volatile("" : : "r"(to) : "memory");
+            memcpy(&f->tensors[t], to, sizeof f->tensors[t]);
+        }
+        for (uint32_t s = 0; s < f->n_storages; s++) {
+            __atomic_fetch_add(&f->counts[s], 1, __ATOMIC_SEQ_CST);
+            memcpy(&f->storages[s], f->handle, sizeof f->storages[s]);
+        }
+        for (uint32_t s = 0; s < f->n_storages; s++) __atomic_fetch_sub(&f->counts[s], 1, __ATOMIC_SEQ_CST);
+    }
+}
+
+void floor_reduce(void *arg, uint64_t n) {
+    struct floor_many *f = arg;
+    for (uint64_t i = 0; i < n; i++) {
+        for (uint32_t t = 0; t < f->n_tensors; t++)
+            memcpy(f->copy + (size_t)t * BYTES_A_TENSOR, f->handle + (size_t)t * BYTES_A_TENSOR, BYTES_A_TENSOR);
+        uint32_t crc = lend__crc32c(0, f->copy, (size_t)f->n_tensors * BYTES_A_TENSOR);
+        __asm__ volatile("" : : "r"(crc) : "memory");
     }
 }
 

@@ -14,11 +14,10 @@
 #define FLOOR_FIND "strlen, strcmp"
 #define FLOOR_REDUCE "90 B copied each, CRC-32C"
 #define FLOOR_CSR "CRC-32C, 4 copies of 90 B, 6 lock xadd, 7 records of 64 B"
-#define FLOOR_ONE "copy handle, 2 lock xadd, malloc+free"
 
-#define N 1000u
+#define N_TENSORS 1000u
 #define N_SUBSET 10u
-#define STEP 617u /* coprime with N: all names, none beside the one before */
+#define STEP 617u /* coprime with N_TENSORS: all names, none beside the one before */
 
 struct many {
     struct floor_many floor; /* first: floor_many reads it */
@@ -34,7 +33,7 @@ static void receive_group(struct many *many, const struct peer *peer, uint64_t n
     matrix_name(n - 1, many->last_name);
 }
 
-static void forget_group(struct many *many) {
+static void forget(struct many *many) {
     free((void *)(uintptr_t)many->floor.handle);
     floor_many_end(&many->floor);
 }
@@ -77,9 +76,10 @@ static void all_round(void *arg, uint64_t n) {
     }
 }
 
+/* aim: 0 for none. */
 static void whole(struct many *many, const char *name, double aim, uint64_t n_max) {
-    struct result r = {.group = GROUP_MANY, .floor_name = FLOOR_MANY, .aim_kind = aim > 0 ? AIM_VALUE : AIM_NONE};
-    r.aim = aim;
+    struct result r = {
+        .group = GROUP_MANY, .floor_name = FLOOR_MANY, .aim_kind = aim > 0 ? AIM_VALUE : AIM_NONE, .aim = aim};
     snprintf(r.name, sizeof r.name, "%s", name);
     check_all(many);
     measure(&r, all_round, floor_many, many, n_max);
@@ -88,14 +88,14 @@ static void whole(struct many *many, const char *name, double aim, uint64_t n_ma
     report(&r);
 }
 
-/* --- a part of a group ------------------------------------------------------------------------------------------------ */
+/* --- a part of a group ------------------------------------------------------------------------------------------ */
 
 static void subset_round(void *arg, uint64_t n) {
     const struct many *many = arg;
     char names[N_SUBSET][MATRIX_NAME_ROOM];
     const char *wanted[N_SUBSET];
     for (uint64_t i = 0; i < N_SUBSET; i++) {
-        matrix_name((i + 1) * (N / N_SUBSET) - 1, names[i]); /* the last is the group's last */
+        matrix_name((i + 1) * (N_TENSORS / N_SUBSET) - 1, names[i]); /* the last is the group's last */
         wanted[i] = names[i];
     }
     for (uint64_t i = 0; i < n; i++) {
@@ -117,16 +117,16 @@ static void subset(struct many *many) {
     report(&r);
 }
 
-/* --- look-up ---------------------------------------------------------------------------------------------------------- */
+/* --- look-up ---------------------------------------------------------------------------------------------------- */
 
 struct names {
     const struct lend_group *group;
-    char asked[N][MATRIX_NAME_ROOM], same[N][MATRIX_NAME_ROOM];
+    char asked[N_TENSORS][MATRIX_NAME_ROOM], same[N_TENSORS][MATRIX_NAME_ROOM];
     uint64_t at;
 };
 
 static uint64_t next_of(struct names *names) {
-    names->at = (names->at + STEP) % N;
+    names->at = (names->at + STEP) % N_TENSORS;
     return names->at;
 }
 
@@ -150,7 +150,7 @@ static void find(const struct many *many) {
     static struct names names;
     struct lend_group *group = rebuilt(many, NULL, 0);
     names.group = group;
-    for (uint64_t i = 0; i < N; i++) {
+    for (uint64_t i = 0; i < N_TENSORS; i++) {
         matrix_name(i, names.asked[i]);
         matrix_name(i, names.same[i]);
         MUST(is_matrix(lend_group_find(group, names.asked[i]), i), "%s is another tensor", names.asked[i]);
@@ -162,7 +162,7 @@ static void find(const struct many *many) {
     lend_group_unref(group);
 }
 
-/* --- one tensor of another kind --------------------------------------------------------------------------------------- */
+/* --- one tensor of another kind --------------------------------------------------------------------------------- */
 
 static struct lend_tensor *rebuilt_one(const struct many *many) {
     struct lend_tensor *tensor = NULL;
@@ -197,7 +197,7 @@ static void sparse(const struct peer *peer) {
     struct result r = {.group = GROUP_KINDS, .name = "CSR (3 components)", .floor_name = FLOOR_CSR};
     measure(&r, one_round, floor_many, &many, UINT64_MAX);
     report(&r);
-    forget_group(&many);
+    forget(&many);
 }
 
 static void conjugated(const struct peer *peer) {
@@ -208,10 +208,10 @@ static void conjugated(const struct peer *peer) {
     must(lend_tensor_info(tensor, &info), NULL, "lend_tensor_info");
     MUST(info.attrs == LEND_ATTR_CONJ && info.nbytes == 64, "it is not the conjugated tensor");
     lend_tensor_unref(tensor);
-    struct result r = {.group = GROUP_KINDS, .name = "strided, 64 B, conjugated", .floor_name = FLOOR_ONE};
+    struct result r = {.group = GROUP_KINDS, .name = "strided, 64 B, conjugated", .floor_name = FLOOR_REBUILD};
     measure(&r, one_round, floor_rebuild, &many, UINT64_MAX);
     report(&r);
-    forget_group(&many);
+    forget(&many);
 }
 
 void bench_group(void) {
@@ -220,15 +220,15 @@ void bench_group(void) {
     struct many many;
     must(lend_open(NULL, &error), &error, "lend_open");
     peer_start(&peer, "peer", "");
-    receive_group(&many, &peer, N);
+    receive_group(&many, &peer, N_TENSORS);
     whole(&many, "1,000: rebuild + release, per tensor", 60, UINT64_MAX);
     find(&many);
     subset(&many);
-    forget_group(&many);
+    forget(&many);
     if (!is_quick) {
         receive_group(&many, &peer, 100000);
         whole(&many, "100,000: rebuild + release, per tensor", 0, 1);
-        forget_group(&many);
+        forget(&many);
     }
     sparse(&peer);
     conjugated(&peer);
@@ -236,7 +236,7 @@ void bench_group(void) {
     must(lend_close(&error), &error, "lend_close");
 }
 
-/* --- the exporter's side ---------------------------------------------------------------------------------------------- */
+/* --- the exporter's side ---------------------------------------------------------------------------------------- */
 
 struct own {
     struct floor_many floor; /* first: floor_reduce reads it */
@@ -262,16 +262,16 @@ void bench_group_reduce(const char *heading) {
     size_t bytes = 0;
     struct lend_handle_info info = {.size = sizeof info};
     must(lend_pool_new(NULL, &pool, &error), &error, "lend_pool_new");
-    own.group = group_of(pool, N);
+    own.group = group_of(pool, N_TENSORS);
     must(lend_group_reduce(own.group, NULL, &handle, &bytes, &error), &error, "lend_group_reduce");
     must(lend_handle_describe(handle, bytes, &info, &error), &error, "lend_handle_describe");
-    MUST(info.n_tensors == N && info.n_storages == N, "the handle is not of %u tensors", N);
-    floor_many_begin(&own.floor, handle, bytes, N, N);
+    MUST(info.n_tensors == N_TENSORS && info.n_storages == N_TENSORS, "the handle is not of %u tensors", N_TENSORS);
+    floor_many_begin(&own.floor, handle, bytes, N_TENSORS, N_TENSORS);
     struct result r = {
         .group = heading, .name = "reduce of a group of 1,000 own tensors, per tensor", .floor_name = FLOOR_REDUCE};
     measure(&r, reduce_round, floor_reduce, &own, UINT64_MAX);
-    r.ours = figure_per(r.ours, N);
-    r.floor = figure_per(r.floor, N);
+    r.ours = figure_per(r.ours, N_TENSORS);
+    r.floor = figure_per(r.floor, N_TENSORS);
     report(&r);
     floor_many_end(&own.floor);
     lend_free(handle);

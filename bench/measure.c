@@ -43,6 +43,10 @@ struct figure figure_of(double *samples, size_t n) {
     return (struct figure){samples[0], samples[n / 2]};
 }
 
+struct figure figure_per(struct figure figure, double n) {
+    return (struct figure){figure.best / n, figure.median / n};
+}
+
 void measure(struct result *result, round_fn ours, round_fn floor, void *arg, uint64_t n_max) {
     double ours_ns[N_ROUNDS], floor_ns[N_ROUNDS];
     int n_rounds = is_quick ? 15 : N_ROUNDS;

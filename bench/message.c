@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Whole hand-overs between two processes: lend_send and lend_recv, a pin for another's tensor, and a large fresh tensor
- * written on one side and read on the other. */
+/* Whole hand-overs between two processes: lend_send and lend_recv, the same of a group, a pin for another's tensor, and
+ * a large fresh tensor written on one side and read on the other. */
 #include "bench.h"
 
 #include <stdlib.h>
@@ -11,11 +11,16 @@
 
 #define GROUP "hand-overs between two processes"
 #define LARGE_BYTES ((uint64_t)64 << 20)
+#define N_SENT 100u /* tensors of a group */
+#define FLOOR_SEND "sendmsg with 2 descriptors, recvmsg, close x2, answer"
 
 struct side {
     struct peer peer;
     struct lend_tensor *tensor;
+    struct lend_group *group;
     int fds[2];
+    const void *raw; /* what the floor sends */
+    size_t raw_bytes;
 };
 
 static void send_round(void *arg, uint64_t n) {
@@ -30,11 +35,20 @@ static void send_round(void *arg, uint64_t n) {
 
 static void raw_send_round(void *arg, uint64_t n) {
     struct side *side = arg;
-    struct record handle = {{0}};
-    peer_request(&side->peer, PEER_RECEIVE_RAW, n, 0, NULL);
+    peer_request(&side->peer, PEER_RECEIVE_RAW, n, side->raw_bytes, NULL);
     for (uint64_t i = 0; i < n; i++) {
-        raw_send(side->peer.fd, &handle, sizeof handle, side->fds, 2);
+        raw_send(side->peer.fd, side->raw, side->raw_bytes, side->fds, 2);
         (void)peer_answer(&side->peer);
+    }
+}
+
+static void send_group_round(void *arg, uint64_t n) {
+    struct side *side = arg;
+    struct lend_error error;
+    peer_request(&side->peer, PEER_RECEIVE_GROUP, n, 0, NULL);
+    for (uint64_t i = 0; i < n; i++) {
+        must(lend_group_send(side->peer.fd, side->group, NULL, 0, &error), &error, "lend_group_send");
+        MUST(peer_answer(&side->peer) == N_SENT, "not all tensors of the group came");
     }
 }
 
@@ -58,15 +72,38 @@ static void echo_round(void *arg, uint64_t n) {
     }
 }
 
-static void messages(struct side *side, struct lend_pool *pool) {
+static void one_tensor(struct side *side, struct lend_pool *pool) {
+    static const struct record handle;
+    side->raw = &handle;
+    side->raw_bytes = sizeof handle;
     side->tensor = tensor_of(pool, 64);
-    for (int i = 0; i < 2; i++) MUST((side->fds[i] = memfd_create("lend-bench", MFD_CLOEXEC)) >= 0, "memfd");
-    struct result r = {.group = GROUP,
-                       .name = "lend_send, lend_recv, release, one answer back",
-                       .floor_name = "sendmsg with 2 descriptors, recvmsg, close x2, answer"};
+    struct result r = {
+        .group = GROUP, .name = "lend_send, lend_recv, release, one answer back", .floor_name = FLOOR_SEND};
     measure(&r, send_round, raw_send_round, side, 200);
     report(&r);
     lend_tensor_unref(side->tensor);
+}
+
+/* The floor's message is as long as the handle. */
+static void whole_group(struct side *side, struct lend_pool *pool) {
+    struct lend_error error;
+    void *handle = NULL;
+    side->group = group_of(pool, N_SENT);
+    must(lend_group_reduce(side->group, NULL, &handle, &side->raw_bytes, &error), &error, "lend_group_reduce");
+    side->raw = handle;
+    struct result r = {.group = GROUP,
+                       .name = "the same of a group of 100, as a whole",
+                       .floor_name = "the same, a message as long as the handle"};
+    measure(&r, send_group_round, raw_send_round, side, 200);
+    report(&r);
+    lend_free(handle);
+    lend_group_unref(side->group);
+}
+
+static void messages(struct side *side, struct lend_pool *pool) {
+    for (int i = 0; i < 2; i++) MUST((side->fds[i] = memfd_create("lend-bench", MFD_CLOEXEC)) >= 0, "memfd");
+    one_tensor(side, pool);
+    whole_group(side, pool);
     close(side->fds[0]);
     close(side->fds[1]);
 }

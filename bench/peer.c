@@ -73,18 +73,13 @@ struct record *peer_records(const struct peer *peer, enum peer_op op, uint64_t n
     return records;
 }
 
-struct lend_tensor *tensor_of(struct lend_pool *pool, uint64_t bytes) {
-    struct lend_tensor *tensor = NULL;
-    struct lend_error error;
-    int64_t shape = (int64_t)bytes;
-    must(lend_tensor_new(pool, uint8, 1, &shape, &tensor, &error), &error, "lend_tensor_new");
-    return tensor;
-}
-
-void handle_of(struct lend_tensor *tensor, uint32_t flags, struct record *ret, size_t *ret_bytes) {
-    struct lend_reduce_opts opts = {.size = sizeof opts, .flags = flags};
-    struct lend_error error;
-    must(lend_reduce(tensor, &opts, ret->bytes, sizeof ret->bytes, ret_bytes, &error), &error, "lend_reduce");
+uint8_t *peer_handle(const struct peer *peer, enum peer_op op, uint64_t n, size_t *ret_bytes) {
+    peer_request(peer, op, n, 0, NULL);
+    *ret_bytes = peer_answer(peer);
+    uint8_t *handle = malloc(*ret_bytes);
+    MUST(handle, "no memory for a handle");
+    receive_all(peer->fd, handle, *ret_bytes);
+    return handle;
 }
 
 /* --- the role -------------------------------------------------------------------------------------------------------- */
@@ -93,6 +88,7 @@ struct state {
     struct lend_pool *pool;
     struct lend_tensor **made;
     uint64_t n_made;
+    struct lend_group *group;
     struct lend_tensor *held[64];
     unsigned n_held;
     size_t handle_bytes; /* of the last one received */
@@ -103,6 +99,8 @@ static void drop(struct state *s) {
     free(s->made);
     s->made = NULL;
     s->n_made = 0;
+    lend_group_unref(s->group);
+    s->group = NULL;
 }
 
 static void send_records(const struct record *records, uint64_t n, uint64_t handle_bytes) {
@@ -134,6 +132,35 @@ static void make_pinned(struct state *s, const struct peer_request *request) {
     lend_tensor_unref(tensor);
     send_records(records, request->n, handle_bytes);
     free(records);
+}
+
+static void send_handle(const void *handle, uint64_t bytes) {
+    send_all(0, &bytes, sizeof bytes);
+    send_all(0, handle, bytes);
+}
+
+static void make_group(struct state *s, uint64_t n) {
+    void *handle = NULL;
+    size_t bytes = 0;
+    struct lend_error error;
+    drop(s);
+    s->group = group_of(s->pool, n);
+    must(lend_group_reduce(s->group, NULL, &handle, &bytes, &error), &error, "lend_group_reduce");
+    send_handle(handle, bytes);
+    lend_free(handle);
+}
+
+/* Keeps the tensor. */
+static void make_one(struct state *s, struct lend_tensor *tensor) {
+    uint8_t handle[LEND_HANDLE_BYTES_MAX];
+    size_t bytes = 0;
+    struct lend_error error;
+    drop(s);
+    s->made = malloc(sizeof *s->made);
+    MUST(s->made, "no memory");
+    s->made[s->n_made++] = tensor;
+    must(lend_reduce(tensor, NULL, handle, sizeof handle, &bytes, &error), &error, "lend_reduce");
+    send_handle(handle, bytes);
 }
 
 static struct lend_tensor *rebuild_next(void) {
@@ -169,16 +196,30 @@ static void receive_tensors(uint64_t n) {
     }
 }
 
-static void receive_raw(uint64_t n) {
+static void receive_groups(uint64_t n) {
     uint64_t answer = 0;
+    struct lend_error error;
     for (uint64_t i = 0; i < n; i++) {
-        struct record handle;
+        struct lend_group *group = NULL;
+        must(lend_group_recv(0, NULL, 0, &group, &error), &error, "lend_group_recv");
+        answer = lend_group_count(group);
+        lend_group_unref(group);
+        send_all(0, &answer, sizeof answer);
+    }
+}
+
+static void receive_raw(uint64_t n, uint64_t bytes) {
+    uint64_t answer = 0;
+    uint8_t *handle = malloc(bytes);
+    MUST(handle, "no memory");
+    for (uint64_t i = 0; i < n; i++) {
         int fds[2];
-        raw_receive(0, &handle, sizeof handle, fds, 2);
+        raw_receive(0, handle, bytes, fds, 2);
         close(fds[0]);
         close(fds[1]);
         send_all(0, &answer, sizeof answer);
     }
+    free(handle);
 }
 
 static void obey(struct state *s, const struct peer_request *request) {
@@ -187,7 +228,11 @@ static void obey(struct state *s, const struct peer_request *request) {
     case PEER_MAKE: make(s, request); return;
     case PEER_PINNED: make_pinned(s, request); return;
     case PEER_RECEIVE: receive_tensors(request->n); return;
-    case PEER_RECEIVE_RAW: receive_raw(request->n); return;
+    case PEER_RECEIVE_RAW: receive_raw(request->n, request->bytes); return;
+    case PEER_RECEIVE_GROUP: receive_groups(request->n); return;
+    case PEER_GROUP: make_group(s, request->n); return;
+    case PEER_CSR: make_one(s, csr_of(s->pool)); return;
+    case PEER_CONJUGATED: make_one(s, conjugated_of(s->pool)); return;
     case PEER_DROP: drop(s); break;
     case PEER_REBUILD: s->held[s->n_held++ % 64] = rebuild_next(); break;
     case PEER_RELEASE:

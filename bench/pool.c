@@ -66,10 +66,6 @@ static void floor_malloc_2(void *arg, uint64_t n) {
     in_two(floor_malloc, arg, PER_TURN * n);
 }
 
-static struct figure per_block(struct figure turn) {
-    return (struct figure){turn.best / PER_TURN, turn.median / PER_TURN};
-}
-
 void bench_pool(void) {
     static const struct {
         uint64_t bytes;
@@ -92,8 +88,8 @@ void bench_pool(void) {
                          .name = "block of 64 B, two threads at once (as a thread sees it)",
                          .floor_name = "malloc+free"};
     measure(&two, block_round_2, floor_malloc_2, &job, UINT64_MAX);
-    two.ours = per_block(two.ours);
-    two.floor = per_block(two.floor);
+    two.ours = figure_per(two.ours, PER_TURN);
+    two.floor = figure_per(two.floor, PER_TURN);
     report(&two);
     struct result tensor = {.group = GROUP, .name = "tensor of 64 B (three allocations)", .floor_name = "malloc+free"};
     measure(&tensor, tensor_round, floor_malloc, &job, UINT64_MAX);

@@ -9,7 +9,6 @@
 #define GROUP_SIZE "rebuild + release, one live tensor of"
 #define GROUP_LIVE "rebuild + release, live tensors of 64 B"
 #define GROUP_MORE "other warm paths"
-#define FLOOR "copy handle, 2 lock xadd, malloc+free"
 
 struct loop {
     struct record *records;
@@ -79,7 +78,7 @@ static void sizes(const struct peer *peer) {
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         struct loop loop = {.n_records = 1};
         loop.records = peer_records(peer, PEER_MAKE, 1, sizes[i].bytes, &loop.handle_bytes);
-        struct result r = {.group = GROUP_SIZE, .floor_name = FLOOR, .aim_kind = AIM_VALUE, .aim = 150};
+        struct result r = {.group = GROUP_SIZE, .floor_name = FLOOR_REBUILD, .aim_kind = AIM_VALUE, .aim = 150};
         snprintf(r.name, sizeof r.name, "%s", sizes[i].name);
         measure(&r, rebuild_round, floor_rebuild, &loop, UINT64_MAX);
         report(&r);
@@ -107,14 +106,14 @@ static void live(const struct peer *peer, uint64_t n, const char *n_name) {
     loop.records = peer_records(peer, PEER_MAKE, n, 64, &loop.handle_bytes);
     one.handle_bytes = loop.handle_bytes;
     one.records = &loop.records[n / 2];
-    struct result same = {.group = GROUP_LIVE, .floor_name = FLOOR, .aim_kind = AIM_VALUE, .aim = 150};
+    struct result same = {.group = GROUP_LIVE, .floor_name = FLOOR_REBUILD, .aim_kind = AIM_VALUE, .aim = 150};
     snprintf(same.name, sizeof same.name, "%s, one handle", n_name);
     measure(&same, rebuild_round, floor_rebuild, &one, UINT64_MAX);
     report(&same);
     if (n > 1) {
         shuffle(loop.records, n);
         rebuild_round(&loop, n); /* every page of the table and of our page has been touched */
-        struct result random = {.group = GROUP_LIVE, .floor_name = FLOOR};
+        struct result random = {.group = GROUP_LIVE, .floor_name = FLOOR_REBUILD};
         snprintf(random.name, sizeof random.name, "%s, random handles", n_name);
         measure(&random, rebuild_round, floor_rebuild, &loop, UINT64_MAX);
         report(&random);
@@ -136,7 +135,7 @@ static void joins(const struct peer *peer) {
     loop.records = peer_records(peer, PEER_MAKE, 1, 64, &loop.handle_bytes);
     must(lend_rebuild(loop.records->bytes, loop.handle_bytes, NULL, &held, &error), &error, "lend_rebuild");
     struct result r = {
-        .group = GROUP_MORE, .name = "join: rebuild + release of a storage held here", .floor_name = FLOOR};
+        .group = GROUP_MORE, .name = "join: rebuild + release of a storage held here", .floor_name = FLOOR_REBUILD};
     measure(&r, rebuild_round, floor_rebuild, &loop, UINT64_MAX);
     report(&r);
     loop.tensor = held;
@@ -166,7 +165,7 @@ static void threaded(const struct peer *peer) {
     loop.records = peer_records(peer, PEER_MAKE, 1, 64, &loop.handle_bytes);
     struct result r = {.group = GROUP_MORE,
                        .name = "rebuild + release in a process of several threads",
-                       .floor_name = FLOOR,
+                       .floor_name = FLOOR_REBUILD,
                        .aim_kind = AIM_VALUE,
                        .aim = 150};
     measure(&r, rebuild_round, floor_rebuild, &loop, UINT64_MAX);
@@ -205,6 +204,7 @@ void bench_rebuild(void) {
     if (!is_quick) live(&peer, 1000000, "10^6");
     joins(&peer);
     reduces();
+    bench_group_reduce(GROUP_MORE);
     threaded(&peer);
     pinned(&peer);
     peer_end(&peer);

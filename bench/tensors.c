@@ -26,7 +26,7 @@ void handle_of(struct lend_tensor *tensor, uint32_t flags, struct record *ret, s
     must(lend_reduce(tensor, &opts, ret->bytes, sizeof ret->bytes, ret_bytes, &error), &error, "lend_reduce");
 }
 
-/* --- groups ---------------------------------------------------------------------------------------------------------- */
+/* --- groups ----------------------------------------------------------------------------------------------------- */
 
 void matrix_name(uint64_t number, char ret[MATRIX_NAME_ROOM]) {
     snprintf(ret, MATRIX_NAME_ROOM, "blocks.%05u.proj", (unsigned)number);
@@ -59,7 +59,7 @@ struct lend_group *group_of(struct lend_pool *pool, uint64_t n) {
     return group;
 }
 
-/* --- other kinds ------------------------------------------------------------------------------------------------------ */
+/* --- other kinds ------------------------------------------------------------------------------------------------ */
 
 /* 8 rows and 8 columns with two elements in each row, in the first and the last column. */
 struct lend_tensor *csr_of(struct lend_pool *pool) {

@@ -25,7 +25,7 @@ ASSERTION = {
     "refused": r"assertion violated \(?(\( !\(must\)\|\||mayd\|\|)",
     "stuck": r"assertion violated \(?\(?(freed|free_\|\||!\(begun| !\(begun)",
     "torn": r"assertion violated \(x==\(t\+1\)\)",
-    "early": r"assertion violated \(took\[",
+    "early": r"assertion violated \(+took\[",
 }
 
 

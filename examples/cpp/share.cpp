@@ -8,12 +8,8 @@
 #include <cstdlib>
 
 static int borrow(const char *text) {
-    lend::handle bytes(LEND_HANDLE_BYTES_MAX);
-    size_t n = 0;
-    if (lend_handle_parse(text, bytes.data(), bytes.size(), &n) < 0) return 2;
-    bytes.resize(n);
     lend::context context;
-    lend::tensor tensor = lend::rebuild(bytes);
+    lend::tensor tensor = lend::rebuild(lend::parse(text));
     static_cast<float *>(lend_tensor_data(tensor.get()))[0] += 41;
     return 0;
 }
@@ -26,10 +22,7 @@ int main(int argc, char **argv) try {
     float *x = static_cast<float *>(lend_tensor_data(tensor.get()));
     x[0] = 1;
 
-    lend::handle handle = lend::reduce(tensor);
-    char text[LEND_HANDLE_TEXT_MAX];
-    lend_handle_format(handle.data(), handle.size(), text, sizeof text);
-    if (std::system((std::string(argv[0]) + " " + text).c_str()) != 0) return 1;
+    if (std::system((argv[0] + (" " + lend::format(lend::reduce(tensor)))).c_str()) != 0) return 1;
     std::printf("x[0] is %g\n", static_cast<double>(x[0]));
     return 0;
 } catch (const lend::error &e) {

@@ -46,7 +46,7 @@ LEND_API void lend_group_unref(struct lend_group *group);
  *   group   borrowed.
  *   name    borrowed (copied), NUL-terminated, at most LEND_GROUP_NAME_MAX bytes, not yet in the group. By convention
  *           UTF-8.
- *   tensor  shared: the group adds a reference.
+ *   tensor  shared: the group adds a reference. One tensor may have several names (tied parameters).
  *   error   borrowed, NULL allowed.
  * Return: 0; -EINVAL (NULL); -EEXIST (the name is taken); -ERANGE (the name is too long); -ENOSPC (the group is full);
  * -ENOMEM; -ECHILD.
@@ -64,7 +64,7 @@ LEND_API size_t lend_group_count(const struct lend_group *group);
 
 /* Gives tensor `index`, in the order in which they were added.
  *   group     borrowed.
- *   ret_name  NULL allowed; borrowed from the group and lives as long as it does.
+ *   ret_name  NULL allowed; borrowed from the group and lives as long as it does; untouched when there is no tensor.
  * Return: the tensor, borrowed from the group (lend_tensor_ref it to keep it longer); NULL: there is no such index.
  * Threads: any.  Crash: nothing shared is touched.  Since: 0.1.
  * See: lend_group_find. */
@@ -82,8 +82,9 @@ LEND_API struct lend_tensor *lend_group_find(const struct lend_group *group, con
  * nothing. Tensors that view one storage alias in the importer, too, also when the memory is private: then the whole
  * storage is copied, once.
  *   group       borrowed.
- *   opts        borrowed; NULL: share, no pin. A pin holds all storages for one delivery. LEND_MODE_MOVE moves all.
- *   ret_handle  returned: bytes to give to lend_free.
+ *   opts        borrowed; NULL: share, no pin. A pin holds all storages for one delivery (a group without storages that
+ *               could go, empty or all of meta tensors, has none). LEND_MODE_MOVE moves all.
+ *   ret_handle  returned: bytes to give to lend_free (inspect.h).
  *   ret_bytes   their number, at most LEND_GROUP_BYTES_MAX.
  *   error       borrowed, NULL allowed: names the tensor.
  * Return: 0; LEND_COPIED: some memory was copied, and the handle is pinned; errors of lend_reduce; -ENOSPC also when
@@ -96,13 +97,14 @@ LEND_API int lend_group_reduce(struct lend_group *group, const struct lend_reduc
 
 /* Rebuilds a group, or some of its tensors.
  *   handle, bytes  borrowed; any bytes are safe.
- *   names          borrowed: the wanted names; the others' storages are not touched. NULL: all. With a pin, this is its
- *                  one delivery, also when it takes a part.
+ *   names          borrowed: the wanted names, each once; the others' storages are not touched. NULL: all. A pin ends with
+ *                  this, also when a part is taken; afterwards the handle is good while somebody holds the tensors.
  *   n_names        number of names.
  *   opts           borrowed; NULL: defaults.
  *   ret_group      returned: one reference; the tensors are in the order of the handle.
  *   error          borrowed, NULL allowed: names the tensor.
- * Return: 0; -ENOENT (a wanted name is not in the group; named); errors of lend_rebuild. After an error no lease is
+ * Return: 0; -ENOENT (a wanted name is not in the group; named); -EINVAL (also: a name is wanted twice, or the handle is
+ * of one tensor); errors of lend_rebuild. After an error no lease is
  * held, and a pin is still good.
  * Threads: any.  Crash: the kernel's word ends the leases.  Since: 0.1.
  * See: lend_rebuild. */
@@ -112,7 +114,7 @@ LEND_API int lend_group_rebuild(const void *handle, size_t bytes, const char *co
 
 /* Lists the names in a handle without touching anything else.
  *   handle, bytes  borrowed.
- *   ret_names      returned: an array to give to lend_free; the names are borrowed from `handle`. NULL for none.
+ *   ret_names      returned: an array to give to lend_free (inspect.h); the names are borrowed from `handle`. NULL for none.
  *   ret_n          its length.
  *   error          borrowed, NULL allowed.
  * Return: 0; -EBADMSG; -EPROTONOSUPPORT; -EINVAL (the handle is of one tensor); -ENOMEM.

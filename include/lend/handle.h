@@ -120,7 +120,8 @@ LEND_API int lend_handle_format(const void *handle, size_t bytes, char *text, si
 
 /* Reads the text form.
  *   text       borrowed, NUL-terminated; white space around it is skipped.
- *   buf        returned bytes; undefined after an error.
+ *   buf        returned bytes; undefined after an error. As many as the text has characters are always enough;
+ *              LEND_HANDLE_BYTES_MAX are not for a group's.
  *   ret_bytes  length of the handle; written on success.
  * Return: 0; -EBADMSG (not the text of a handle, or damaged); -EPROTONOSUPPORT; -ERANGE (buf too small).
  * Threads: any.  Crash: nothing shared is touched.  Since: 0.1.

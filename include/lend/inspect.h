@@ -104,7 +104,7 @@ LEND_API int lend_report_get(const struct lend_exporter *exporter, int with_all,
  * See: lend_report_get. */
 LEND_API void lend_report_free(struct lend_report *report);
 
-/* Frees an array that this header's calls returned.
+/* Frees what a call of lend returned to be freed so: an array, or the handle of lend_group_reduce.
  *   array  consumed; NULL allowed.
  * Return: nothing; cannot fail.
  * Threads: any.  Crash: nothing shared is touched.  Since: 0.1.

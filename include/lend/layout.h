@@ -22,10 +22,14 @@ enum lend_layout {
     LEND_LAYOUT_CSC = 3,     /* ccol_indices (b..., columns + 1), row_indices (b..., N), values (b..., N, d...) */
     LEND_LAYOUT_BSR = 4,     /* as CSR, of blocks: values (b..., N, block rows, block columns, d...) */
     LEND_LAYOUT_BSC = 5,     /* as CSC, of blocks */
-    LEND_LAYOUT_NESTED = 6,  /* values (one-dimensional), sizes (n, dims), strides (n, dims), offsets (n): strided */
-    LEND_LAYOUT_JAGGED = 7,  /* values, offsets (n + 1), and optionally lengths (n) */
-    LEND_LAYOUT_QUANTIZED = 8, /* values (int8, uint8, int32, or packed uint of 2 or 4 bits), scale and zero point */
-    LEND_LAYOUT_QUANTIZED_PER_CHANNEL = 9, /* values, scales (channels), zero_points (channels), along an axis */
+    LEND_LAYOUT_NESTED = 6,  /* values (one-dimensional), sizes (n, dims), strides (n, dims), offsets (n): strided. The
+                              * shape of the whole is n and dims more; strides and offsets count elements of values */
+    LEND_LAYOUT_JAGGED = 7,  /* values, offsets (n + 1), and optionally lengths (n). Values have the shape of the whole
+                              * without its first size, n; where it is ragged, one constituent follows another */
+    LEND_LAYOUT_QUANTIZED = 8, /* values (int8, uint8, int32, or packed uint of 2 or 4 bits) alone: scale and zero point
+                                * are members below */
+    LEND_LAYOUT_QUANTIZED_PER_CHANNEL = 9, /* values (as QUANTIZED), scales (channels; float32 or float64), zero_points
+                                            * (channels; int32, int64 or float32), along an axis */
     LEND_LAYOUT_WRAPPER = 10, /* up to LEND_COMPONENTS_MAX tensors of any layout: a subclass that wraps others */
     LEND_LAYOUT_OPAQUE = 11   /* MKL-DNN and the like: no storage that could be lent. Always refused */
 };

@@ -101,7 +101,8 @@ struct lend_tensor_info {
     uint32_t is_zero : 1;       /* every element is 0 and there is no memory (lend_tensor_new_zero) */
     uint32_t is_file : 1;       /* the memory is a file's, which can be cut short under it (LEND_FILE_IN_PLACE) */
     uint32_t layout;            /* enum lend_layout: with another than strided there are no strides, data and storage
-                                 * here but in the components, and nbytes is their sum */
+                                 * here but in the components, nbytes is their sum, storage_id 0, is_shared says that
+                                 * all of them are, and the other bits that any is */
     uint32_t attrs;             /* enum lend_attr */
     const int64_t *shape;
     const int64_t *strides; /* in elements; NULL unless the layout is strided */
@@ -187,14 +188,15 @@ LEND_API int lend_tensor_resize(struct lend_tensor *tensor, uint64_t bytes, stru
 LEND_API int lend_tensor_as_bytes(struct lend_tensor *tensor, struct lend_tensor **ret_tensor,
                                   struct lend_error *error);
 
-/* Copies the elements into a new contiguous, writable tensor, in C order. Values are copied, not bytes: where the
+/* Copies the elements into a new contiguous, writable tensor, in C order; of a tensor of components every component, and
+ * the copy has the same layout. Values are copied, not bytes: where the
  * tensor is marked as conjugated or negated (LEND_ATTR_CONJ, LEND_ATTR_NEG) the copy's elements are so, and it has no
  * attributes; a zero tensor gives zeros.
  *   tensor      borrowed.
  *   pool        where the copy lies (shared), or NULL: private memory of this process.
  *   ret_tensor  returned: one reference.
  *   error       borrowed, NULL allowed.
- * Return: 0; errors of lend_tensor_new; -EOPNOTSUPP (memory that the CPU cannot read; a tensor of components); -ESTALE;
+ * Return: 0; errors of lend_tensor_new; -EOPNOTSUPP (memory that the CPU cannot read); -ESTALE;
  * -ECHILD.
  * Threads: any; whoever writes the source at the same time gets torn elements.
  * Crash: as the end of the process.  Since: 0.1.

@@ -42,7 +42,12 @@ int lend__call_explain(const struct lend__peer *peer, int code, const struct len
     case -EPERM:
         return lend__fail(error, code, operation, "the exporter %.90s belongs to another user (or refuses this one)",
                           name);
-    case -ESTALE: return lend__fail(error, code, operation, "the exporter %.90s has freed what the handle names", name);
+    case -ESTALE:
+        return lend__fail(
+            error, code, operation,
+            "the exporter %.90s has freed what the handle names; hold the tensor, or pin the handle, until "
+            "it is rebuilt",
+            name);
     case -EPROTONOSUPPORT:
         return lend__fail(error, code, operation,
                           "the exporter %.90s speaks another version of lend; use one version on both sides", name);

@@ -145,20 +145,22 @@ static void forget_named(struct named *named) {
     free(named->allocations);
 }
 
-static int make_room(struct named *named) {
+static int make_room(struct named *named, struct lend_error *error) {
     named->exporters = lend__zalloc((named->n_exporters + 1ull) * sizeof *named->exporters);
     named->allocations = lend__zalloc((named->n_allocations + 1ull) * sizeof *named->allocations);
     named->frozen = lend__zalloc((named->n_exporters + 1ull) * sizeof(void *));
-    return named->exporters && named->allocations && named->frozen ? 0 : -ENOMEM;
+    if (named->exporters && named->allocations && named->frozen) return 0;
+    return lend__fail(error, -ENOMEM, "lend_recv", "no memory for a list of %u exporters and %u allocations",
+                      named->n_exporters, named->n_allocations);
 }
 
-static int read_named(const struct lend__arrival *arrival, struct named *ret) {
+static int read_named(const struct lend__arrival *arrival, struct named *ret, struct lend_error *error) {
     struct lend__wire wire;
     struct lend__tree tree;
     *ret = (struct named){.n_exporters = 1, .n_allocations = 1};
     if (!lend__wire_is_tree(arrival->handle, arrival->handle_bytes)) {
         int r = lend__wire_decode(arrival->handle, arrival->handle_bytes, &wire, "lend_recv", NULL);
-        if (r >= 0) r = make_room(ret);
+        if (r >= 0) r = make_room(ret, error);
         if (r < 0) return r;
         ret->exporters[0] = wire.exporter;
         ret->allocations[0] = (struct lend__tree_allocation){
@@ -169,7 +171,7 @@ static int read_named(const struct lend__arrival *arrival, struct named *ret) {
     if (r < 0) return r;
     ret->n_exporters = tree.n_exporters;
     ret->n_allocations = tree.n_allocations;
-    r = make_room(ret);
+    r = make_room(ret, error);
     if (r < 0) return r;
     lend__tree_exporters(&tree, ret->exporters);
     for (uint32_t i = 0; i < tree.n_allocations; i++) lend__tree_allocation(&tree, i, &ret->allocations[i]);
@@ -244,7 +246,7 @@ static int rebuild(const struct lend__arrival *arrival, const struct wanted *wan
  * worth; without the table there is no telling (-EOWNERDEAD). */
 static int rebuild_frozen(struct lend__arrival *arrival, const struct wanted *wanted, struct lend_error *error) {
     struct named named;
-    int r = read_named(arrival, &named);
+    int r = read_named(arrival, &named, error);
     named.accepts_files = wanted->opts && (wanted->opts->flags & LEND_REBUILD_FILE_IN_PLACE);
     /* Its socket was gone; the lock follows within a moment, unless something else still runs on its memory. */
     for (uint64_t until = lend__now_ns() + DYING_NS; r >= 0;) {

@@ -443,18 +443,24 @@ static bool wants_memory(const struct lend__obtain *job, uint32_t exporter) {
     return false;
 }
 
+/* An error about an allocation is one about the first storage that lies in it. */
+static int about_row(struct lend__obtain *job, int code, uint32_t row) {
+    for (uint32_t i = 0; i < job->n_wanted; i++)
+        if (!job->wanted[i].is_skipped && job->wanted[i].row == row) return about(job, code, i);
+    return code;
+}
+
 static int contact(struct lend__obtain *job, uint32_t cold) {
     const struct lend__wire_exporter *exporter = &job->exporters[cold];
     struct lend__contact_request request = {.exporter = exporter,
                                             .allocation = LEND__CONTROL_NONE, /* its pin alone may be wanted */
                                             .accepts_files = job->accepts_files,
                                             .deadline = deadline_of(job)};
-    for (uint32_t i = job->cursor; i < job->n_rows; i++) {
-        const struct lend__row *row = &job->rows[i];
-        if (!row->is_needed || row->exporter != cold) continue;
-        request.allocation = row->allocation;
-        request.allocation_gen = row->allocation_gen;
-        break;
+    uint32_t at = job->cursor;
+    while (at < job->n_rows && (!job->rows[at].is_needed || job->rows[at].exporter != cold)) at++;
+    if (at < job->n_rows) {
+        request.allocation = job->rows[at].allocation;
+        request.allocation_gen = job->rows[at].allocation_gen;
     }
     lend__import_lock();
     struct lend__peer *peer = lend__peer_obtain(exporter);
@@ -462,9 +468,11 @@ static int contact(struct lend__obtain *job, uint32_t cold) {
     if (!peer) return lend__fail(job->error, -ENOMEM, OPERATION, "no memory for the record of an exporter");
     int r = lend__contact(peer, &request, job->error);
     lend__peer_release(peer);
-    if (r != -EOWNERDEAD || wants_memory(job, cold)) return r;
-    job->sources[cold].is_needed = false; /* the pin ended with its exporter, and keeps nobody from the rest */
-    return 0;
+    if (r == -EOWNERDEAD && !wants_memory(job, cold)) {
+        job->sources[cold].is_needed = false; /* the pin ended with its exporter, and keeps nobody from the rest */
+        return 0;
+    }
+    return r < 0 ? about_row(job, r, at) : r;
 }
 
 static int obtain_others(struct lend__obtain *job) {

@@ -203,7 +203,12 @@ static int accept_whole(int socket_fd, struct lend__arrival *arrival, bool is_tr
     else if (arrival->n_fds != announced(arrival))
         r = lend__fail(error, -EBADMSG, operation, "the message came with %u descriptors and announces %u",
                        arrival->n_fds, announced(arrival));
-    else if (!arrival->handle && (r = map_handle(arrival)) < 0)
+    else if (!arrival->handle && (r = map_handle(arrival)) == -EBADMSG)
+        lend__fail(
+            error, r, operation,
+            "the message's handle does not lie in a memfd of its %zu bytes, sealed against shrinking and writing",
+            arrival->handle_bytes);
+    else if (r < 0)
         lend__fail_sys(error, r, operation, "mmap", "the message's handle");
     if (r == -EBADMSG) lend__arrival_consume(socket_fd, arrival);
     if (r < 0) lend__arrival_drop(arrival);

@@ -341,9 +341,13 @@ static int find_rules(struct check *check) {
         return lend__fail(check->error, -EOPNOTSUPP, check->operation, "layout %u is not one that lend knows",
                           compound->layout);
     check->rules = &layouts[compound->layout];
-    if (compound->n_components < check->rules->n_min || compound->n_components > check->rules->n_max)
+    uint32_t least = check->rules->n_min, most = check->rules->n_max;
+    if ((compound->n_components < least || compound->n_components > most) && least == most)
+        return lend__fail(check->error, -EINVAL, check->operation, "a %s tensor has %u component%s, not %u",
+                          check->rules->name, least, least == 1 ? "" : "s", compound->n_components);
+    if (compound->n_components < least || compound->n_components > most)
         return lend__fail(check->error, -EINVAL, check->operation, "a %s tensor has %u to %u components, not %u",
-                          check->rules->name, check->rules->n_min, check->rules->n_max, compound->n_components);
+                          check->rules->name, least, most, compound->n_components);
     if (compound->n_components && !compound->components)
         return lend__fail(check->error, -EINVAL, check->operation, "components is NULL");
     return 0;

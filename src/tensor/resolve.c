@@ -102,8 +102,44 @@ static void apply_marks(struct lend_tensor *copy) {
     copy->attrs = 0;
 }
 
+/* --- components ------------------------------------------------------------------------------------------------------ */
+
+typedef int (*component_fn)(struct lend_tensor *component, struct lend_pool *pool, struct lend_tensor **ret,
+                            struct lend_error *error);
+
+/* The same layout over what `each` makes of every component; the tensor itself when that changes none of them. */
+static int map_components(struct lend_tensor *tensor, struct lend_pool *pool, component_fn each, const char *operation,
+                          struct lend_tensor **ret, struct lend_error *error) {
+    struct lend_tensor *parts[LEND_COMPONENTS_MAX];
+    struct lend_compound compound = {.size = sizeof compound};
+    bool is_changed = false;
+    uint32_t n = 0;
+    int r = lend_tensor_components(tensor, &compound);
+    while (r >= 0 && n < compound.n_components) {
+        r = each(compound.components[n], pool, &parts[n], error);
+        if (r < 0) break;
+        is_changed |= parts[n] != compound.components[n];
+        n++;
+    }
+    if (r >= 0 && is_changed) {
+        compound.components = parts;
+        r = lend__tensor_make_compound(&compound, ret, operation, error);
+        if (r >= 0) return 0; /* with our references in it */
+    }
+    while (n > 0) lend_tensor_unref(parts[--n]);
+    if (r >= 0) *ret = lend_tensor_ref(tensor);
+    return r;
+}
+
+/* --- copying --------------------------------------------------------------------------------------------------------- */
+
 int lend_tensor_copy(struct lend_tensor *tensor, struct lend_pool *pool, struct lend_tensor **ret_tensor,
                      struct lend_error *error) {
+    if (tensor && tensor->layout != LEND_LAYOUT_STRIDED) {
+        if (lend__is_raw_clone()) return lend__fail(error, -ECHILD, __func__, "this process was made by a raw clone");
+        if (!ret_tensor) return lend__fail(error, -EINVAL, __func__, "ret_tensor is NULL");
+        return map_components(tensor, pool, lend_tensor_copy, __func__, ret_tensor, error);
+    }
     int r = lend__tensor_copy_raw(tensor, pool, ret_tensor, __func__, error);
     if (r < 0) return r;
     apply_marks(*ret_tensor);
@@ -133,27 +169,8 @@ static int resolve_strided(struct lend_tensor *tensor, struct lend_pool *pool, s
 
 static int resolve_components(struct lend_tensor *tensor, struct lend_pool *pool, struct lend_tensor **ret,
                               struct lend_error *error) {
-    struct lend_tensor *parts[LEND_COMPONENTS_MAX];
-    struct lend_compound compound = {.size = sizeof compound};
-    bool is_changed = false;
-    uint32_t n = 0;
-    int r = lend_tensor_components(tensor, &compound);
-    while (r >= 0 && n < compound.n_components) {
-        r = resolve(compound.components[n], pool, &parts[n], error);
-        if (r < 0) break;
-        is_changed |= parts[n] != compound.components[n];
-        n++;
-    }
-    if (r >= 0 && is_changed) {
-        compound.components = parts;
-        r = lend__tensor_make_compound(&compound, ret, OPERATION, error);
-        if (r >= 0) { /* with our references in it */
-            (*ret)->is_read_only = tensor->is_read_only;
-            return 0;
-        }
-    }
-    while (n > 0) lend_tensor_unref(parts[--n]);
-    if (r >= 0) *ret = lend_tensor_ref(tensor);
+    int r = map_components(tensor, pool, resolve, OPERATION, ret, error);
+    if (r >= 0 && *ret != tensor) (*ret)->is_read_only = tensor->is_read_only;
     return r;
 }
 

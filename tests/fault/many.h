@@ -158,23 +158,23 @@ static inline void check_member(const char *name, struct lend_tensor *tensor) {
         check_bytes_are(compound.components[1], SEVEN);
     } else if (!strncmp(name, "meta", 4)) {
         CHECK_INT((int)info.device.device_type, LEND_DEVICE_META);
-    } else {
+    } else if (!info.is_zero) { /* where it arrives it has memory */
         check_bytes_are(tensor, strncmp(name, "zero", 4) ? SEVEN : 0);
     }
 }
 
 /* All of it; `n`: so many tensors. Views of one storage are so here, too. */
 static inline void check_group(const struct lend_group *group, size_t n) {
-    const char *name, *first_name;
-    struct lend_tensor *tensor, *first = NULL;
+    const char *name, *before = "";
+    struct lend_tensor *tensor, *twin = NULL;
     CHECK_UINT(lend_group_count(group), n);
     for (size_t i = 0; (tensor = lend_group_get(group, i, &name)); i++) {
         check_member(name, tensor);
-        bool is_twin = (!strncmp(name, "plain", 5) && first && !strncmp(first_name, "user", 4)) ||
-                       (!strncmp(name, "half", 4) && first && !strncmp(first_name, "whole", 5));
-        if (is_twin) CHECK_PTR(lend_tensor_data(tensor), lend_tensor_data(first));
-        first = tensor;
-        first_name = name;
+        bool is_twin = (!strncmp(name, "plain", 5) && !strncmp(before, "user", 4)) ||
+                       (!strncmp(name, "half", 4) && !strncmp(before, "whole", 5));
+        if (is_twin) CHECK_PTR(lend_tensor_data(tensor), lend_tensor_data(twin));
+        twin = tensor;
+        before = name;
     }
 }
 

@@ -26,8 +26,8 @@ static inline void sweep_check_error(const struct sweep *sweep, const char *fail
              failed ? failed : "(nothing)", r, (int)error->code, error->operation, error->text);
 }
 
-/* Returns how many calls there were. */
-static inline unsigned sweep_run(const struct sweep *sweep) {
+/* Returns how many calls there were. `look`: called after each failure, when nothing may have changed; NULL: nothing. */
+static inline unsigned sweep_run_and_look(const struct sweep *sweep, void (*look)(const char *failed)) {
     for (unsigned n = 0;; n++) {
         struct lend_error error = {0}, again = {0};
         if (n > 1000) FAIL("%s has no end", sweep->name);
@@ -37,6 +37,7 @@ static inline unsigned sweep_run(const struct sweep *sweep) {
         const char *failed = fault_disarm();
         if (r < 0) sweep_check_error(sweep, failed, r, &error);
         if (r < 0 && !failed) FAIL("%s: %d without a fault: %s", sweep->name, r, error.text);
+        if (r < 0 && look) look(failed);
         if (r < 0) {
             r = sweep->call(&again);
             if (r < 0 && !sweep->may_lose)
@@ -48,6 +49,10 @@ static inline unsigned sweep_run(const struct sweep *sweep) {
         if (n < sweep->n_min) FAIL("%s made %u calls only", sweep->name, n);
         return n;
     }
+}
+
+static inline unsigned sweep_run(const struct sweep *sweep) {
+    return sweep_run_and_look(sweep, NULL);
 }
 
 #endif

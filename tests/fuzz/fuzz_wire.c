@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Handles: any bytes, any text, bytes with a right checksum, and handles of this very process with fields changed. And
- * the property decode(encode(wire)) == wire for wires made of the input. */
+/* Handles of one strided tensor: any bytes, any text, bytes with a right checksum, and handles of this very process with
+ * fields changed, among them attributes and user bytes. And the property decode(encode(wire)) == wire for wires made of
+ * the input. Trees are fuzz_tree.c's. */
 #include "base/crc32c.h"
 #include "fuzz.h"
 #include "share/context.h"
@@ -13,38 +14,53 @@ enum { RAW, TEXT, SUMMED, OWN, ROUND_TRIP, N_MODES };
 
 static struct lend_pool *pool;
 static struct lend_tensor *tensor;
-static uint8_t own[LEND_HANDLE_BYTES_MAX];
-static size_t own_bytes;
+static uint8_t own[2][LEND_HANDLE_BYTES_MAX]; /* of the tensor as it is, and with attributes */
+static size_t own_bytes[2];
 
 static void begin(void) {
     static const int64_t shape[2] = {10, 100};
+    static const struct lend_tensor_attrs attrs = {.size = sizeof attrs,
+                                                   .flags = LEND_ATTR_CONJ | LEND_ATTR_NEG | LEND_ATTR_PARAMETER,
+                                                   .user_tag = 7,
+                                                   .user = "0123456789",
+                                                   .user_bytes = 10};
+    struct lend_tensor *marked = NULL;
     if (pool) return;
     PROPERTY(lend_open(NULL, NULL) == 0 && lend_pool_new(NULL, &pool, NULL) == 0);
-    PROPERTY(lend_tensor_new(pool, (DLDataType){kDLFloat, 32, 1}, 2, shape, &tensor, NULL) == 0);
-    PROPERTY(lend_reduce(tensor, NULL, own, sizeof own, &own_bytes, NULL) == 0);
+    PROPERTY(lend_tensor_new(pool, (DLDataType){kDLComplex, 64, 1}, 2, shape, &tensor, NULL) == 0);
+    PROPERTY(lend_tensor_with_attrs(tensor, &attrs, &marked, NULL) == 0);
+    PROPERTY(lend_reduce(tensor, NULL, own[0], sizeof own[0], &own_bytes[0], NULL) == 0);
+    PROPERTY(lend_reduce(marked, NULL, own[1], sizeof own[1], &own_bytes[1], NULL) == 0);
+    lend_tensor_unref(marked);
 }
 
 static bool is_known(int r) {
     return r == 0 || r == -EBADMSG || r == -EPROTONOSUPPORT;
 }
 
+static bool are_equal_exporters(const struct lend__wire_exporter *a, const struct lend__wire_exporter *b) {
+    if (memcmp(&a->identity, &b->identity, sizeof a->identity) || a->pin_token != b->pin_token ||
+        !a->socket_path != !b->socket_path || a->socket_path_bytes != b->socket_path_bytes)
+        return false;
+    return !a->socket_path || !memcmp(a->socket_path, b->socket_path, a->socket_path_bytes);
+}
+
+static bool are_equal_tensors(const struct lend__wire_tensor *a, const struct lend__wire_tensor *b) {
+    if (memcmp(&a->dtype, &b->dtype, sizeof a->dtype) || a->is_read_only != b->is_read_only ||
+        a->is_padded != b->is_padded || a->is_contiguous != b->is_contiguous || a->attrs != b->attrs ||
+        a->ndim != b->ndim || a->offset_bits != b->offset_bits || a->user_tag != b->user_tag ||
+        a->user_bytes != b->user_bytes || !a->user != !b->user)
+        return false;
+    if (a->user && memcmp(a->user, b->user, a->user_bytes)) return false;
+    return !memcmp(a->dims, b->dims, (a->is_contiguous ? 1u : 2u) * a->ndim * sizeof a->dims[0]);
+}
+
 static bool are_equal(const struct lend__wire *a, const struct lend__wire *b) {
-    if (memcmp(a->exporter.identity.boot_id, b->exporter.identity.boot_id, 16) || memcmp(a->exporter.identity.id, b->exporter.identity.id, 16) ||
-        a->exporter.identity.start_ns != b->exporter.identity.start_ns || a->exporter.identity.uid != b->exporter.identity.uid ||
-        a->exporter.identity.pid != b->exporter.identity.pid)
-        return false;
-    if (a->storage.device_type != b->storage.device_type || a->storage.allocation != b->storage.allocation || a->storage.allocation_gen != b->storage.allocation_gen ||
-        a->storage.allocation_bytes != b->storage.allocation_bytes || a->storage.slot != b->storage.slot || a->storage.slot_gen != b->storage.slot_gen ||
-        a->storage.off != b->storage.off || a->storage.bytes != b->storage.bytes || a->exporter.pin_token != b->exporter.pin_token)
-        return false;
-    if (a->tensor.offset_bits != b->tensor.offset_bits || memcmp(&a->tensor.dtype, &b->tensor.dtype, sizeof a->tensor.dtype) ||
-        a->tensor.is_read_only != b->tensor.is_read_only || a->tensor.is_padded != b->tensor.is_padded || a->tensor.is_contiguous != b->tensor.is_contiguous ||
-        a->tensor.ndim != b->tensor.ndim)
-        return false;
-    if (memcmp(a->tensor.dims, b->tensor.dims, (a->tensor.is_contiguous ? 1u : 2u) * a->tensor.ndim * sizeof a->tensor.dims[0])) return false;
-    if (!a->exporter.socket_path != !b->exporter.socket_path || (a->exporter.socket_path && a->exporter.socket_path_bytes != b->exporter.socket_path_bytes))
-        return false;
-    return !a->exporter.socket_path || !memcmp(a->exporter.socket_path, b->exporter.socket_path, a->exporter.socket_path_bytes);
+    const struct lend__wire_storage *s = &a->storage, *t = &b->storage;
+    return are_equal_exporters(&a->exporter, &b->exporter) && are_equal_tensors(&a->tensor, &b->tensor) &&
+           s->device_type == t->device_type && s->allocation == t->allocation &&
+           s->allocation_gen == t->allocation_gen && s->allocation_bytes == t->allocation_bytes && s->slot == t->slot &&
+           s->slot_gen == t->slot_gen && s->off == t->off && s->bytes == t->bytes;
 }
 
 /* What was decoded is encoded again: the same wire, and from then on the same bytes. */
@@ -76,11 +92,24 @@ static void decode(const uint8_t *bytes, size_t n) {
     struct lend_error error = {0};
     struct lend_handle_info info = {.size = sizeof info};
     int r = lend__wire_decode(bytes, n, &wire, "fuzz", &error);
-    PROPERTY(is_known(r) && (r == 0 || (error.code == r && error.text[0])));
+    PROPERTY((is_known(r) || (r == -EINVAL && lend__wire_is_tree(bytes, n))) &&
+             (r == 0 || (error.code == r && error.text[0])));
+    if (lend__wire_is_tree(bytes, n)) return;
     PROPERTY(lend_handle_describe(bytes, n, &info, NULL) == r);
     if (r < 0) return;
     go_round(&wire);
     check_text(bytes, n);
+}
+
+/* They arrive exactly, and are ones that a tensor of this dtype may have. */
+static void check_attributes(struct lend_tensor *got, const struct lend__wire_tensor *wire) {
+    struct lend_tensor_attrs attrs = {.size = sizeof attrs};
+    struct lend_tensor *again = NULL;
+    PROPERTY(lend_tensor_attrs(got, &attrs) == 0);
+    PROPERTY(attrs.flags == wire->attrs && attrs.user_tag == wire->user_tag && attrs.user_bytes == wire->user_bytes);
+    PROPERTY(!attrs.user_bytes || !memcmp(attrs.user, wire->user, attrs.user_bytes));
+    PROPERTY(lend_tensor_with_attrs(got, &attrs, &again, NULL) == 0);
+    lend_tensor_unref(again);
 }
 
 /* Only handles that name this process are rebuilt: nobody else is to be dialled. */
@@ -95,7 +124,8 @@ static void rebuild(const uint8_t *bytes, size_t n) {
     if (r == 0) {
         struct lend_tensor_info ours = {.size = sizeof ours}, theirs = {.size = sizeof theirs};
         PROPERTY(lend_tensor_info(tensor, &ours) == 0 && lend_tensor_info(got, &theirs) == 0);
-        PROPERTY(ours.storage_id == theirs.storage_id);
+        PROPERTY(ours.storage_id == theirs.storage_id || theirs.device.device_type != kDLCPU);
+        check_attributes(got, &wire.tensor);
         lend_tensor_unref(got);
     }
     if (wire.exporter.pin_token) lend_pin_cancel(bytes, n, 0, NULL);
@@ -111,22 +141,25 @@ static void put_sum(uint8_t *bytes, size_t n) {
     memcpy(bytes + 12, &sum, 4);
 }
 
-/* Our own handle with the input as changes: pairs of place and value. */
+/* One of our own handles with the input as changes: pairs of place and value. */
 static void change_own(struct input *in) {
     uint8_t bytes[LEND_HANDLE_BYTES_MAX];
-    memcpy(bytes, own, own_bytes);
+    unsigned which = input_byte(in) % 2;
+    size_t n = own_bytes[which];
+    memcpy(bytes, own[which], n);
     while (in->left) {
         uint8_t at = input_byte(in);
-        bytes[at % own_bytes] ^= input_byte(in);
+        bytes[at % n] ^= input_byte(in);
     }
-    put_sum(bytes, own_bytes);
-    decode(bytes, own_bytes);
-    rebuild(bytes, own_bytes);
+    put_sum(bytes, n);
+    decode(bytes, n);
+    rebuild(bytes, n);
 }
 
 static void make_wire(struct input *in) {
     static struct lend__wire wire;
     char path[108];
+    uint8_t user[LEND_USER_BYTES_MAX];
     memset(&wire, 0, sizeof wire);
     unsigned flags = input_byte(in);
     input_take(in, &wire.exporter.identity.boot_id, 16);
@@ -155,6 +188,13 @@ static void make_wire(struct input *in) {
         for (uint32_t i = 0; i < wire.exporter.socket_path_bytes; i++)
             if (!path[i]) path[i] = '/';
         wire.exporter.socket_path = path;
+    }
+    wire.tensor.attrs = flags & 32 ? input_byte(in) & 0x7f : 0;
+    if (flags & 64) {
+        wire.tensor.user_bytes = 1 + (uint32_t)input_u64(in) % sizeof user;
+        wire.tensor.user_tag = (uint32_t)input_u64(in);
+        input_take(in, user, wire.tensor.user_bytes);
+        wire.tensor.user = user;
     }
     for (uint32_t i = 0; i < 2 * wire.tensor.ndim; i++)
         wire.tensor.dims[i] = flags & 16 ? (int64_t)input_u64(in) : (int8_t)input_byte(in); /* wide or narrow */

@@ -6,7 +6,7 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 folder=${1:?folder} seconds=${2:-60}
-if [ $# -gt 2 ]; then shift 2; else set -- wire request message file; fi
+if [ $# -gt 2 ]; then shift 2; else set -- wire tree request message file; fi
 mkdir -p "$folder"
 sources=$(find "$root/src" -name '*.c')
 for target in "$@"; do

@@ -188,7 +188,7 @@ struct lend_tensor *viewed(struct forest *forest, struct lend_tensor *tensor) {
 
 /* --- attributes ------------------------------------------------------------------------------------------------------ */
 
-static uint32_t draw_marks(struct forest *forest, const struct lend_tensor_info *info) {
+static uint32_t draw_marks(struct forest *forest, const struct lend_tensor_info *info, bool is_component) {
     static const uint32_t kinds[] = {0, LEND_ATTR_PARAMETER, LEND_ATTR_BUFFER,
                                      LEND_ATTR_PARAMETER | LEND_ATTR_INFERENCE};
     uint8_t code = info->dtype.code;
@@ -197,6 +197,7 @@ static uint32_t draw_marks(struct forest *forest, const struct lend_tensor_info 
     uint32_t marks = kinds[draw(forest, 4)];
     if ((!is_integer || info->layout == LEND_LAYOUT_WRAPPER) && !is_quantized && chance(forest, 2))
         marks |= LEND_ATTR_REQUIRES_GRAD;
+    if ((marks & LEND_ATTR_REQUIRES_GRAD) && is_component && chance(forest, 2)) marks |= LEND_ATTR_NON_LEAF;
     if (chance(forest, 5)) marks |= LEND_ATTR_HOOKS | LEND_ATTR_HOOKS_MARKED;
     if (info->layout != LEND_LAYOUT_STRIDED) return marks;
     if (code == LEND_COMPLEX && chance(forest, 2)) marks |= LEND_ATTR_CONJ;
@@ -205,13 +206,14 @@ static uint32_t draw_marks(struct forest *forest, const struct lend_tensor_info 
 }
 
 /* Takes the tensor over and gives one with attributes. */
-struct lend_tensor *with_attributes(struct forest *forest, struct lend_tensor *tensor) {
+struct lend_tensor *with_attributes(struct forest *forest, struct lend_tensor *tensor, bool is_component) {
     static const uint32_t lengths[] = {0, 0, 1, 7, 8, 100, LEND_USER_BYTES_MAX};
     uint8_t user[LEND_USER_BYTES_MAX];
     struct lend_tensor_info info = info_of(tensor);
-    struct lend_tensor_attrs attrs = {.size = sizeof attrs, .flags = draw_marks(forest, &info), .user = user};
+    struct lend_tensor_attrs attrs = {.size = sizeof attrs, .user = user};
     struct lend_tensor *made = NULL;
     struct lend_error error = {0};
+    attrs.flags = draw_marks(forest, &info, is_component);
     attrs.user_bytes = lengths[draw(forest, 7)];
     attrs.user_tag = attrs.user_bytes ? draw(forest, 3) * 0x10203040u : 0;
     draw_bytes(forest, user, attrs.user_bytes);
@@ -265,7 +267,7 @@ void write_items(struct lend_tensor *tensor, const void *items, size_t item_byte
 
 struct lend_tensor *random_items(struct forest *forest, DLDataType dtype, int32_t ndim, const int64_t *shape) {
     struct lend_tensor *tensor = new_inside(forest, dtype, ndim, shape, false);
-    return chance(forest, 3) ? with_attributes(forest, tensor) : tensor;
+    return chance(forest, 3) ? with_attributes(forest, tensor, true) : tensor;
 }
 
 struct lend_tensor *integers(struct forest *forest, bool is_wide, int32_t ndim, const int64_t *shape,

@@ -227,7 +227,7 @@ static struct lend_tensor *any_tensor(struct forest *forest, uint32_t depth_max,
         int32_t ndim = draw_shape(forest, 4, shape);
         tensor = viewed(forest, new_base(forest, dtype, ndim, shape, false));
     }
-    if (chance(forest, 2)) tensor = with_attributes(forest, tensor);
+    if (chance(forest, 2)) tensor = with_attributes(forest, tensor, depth_max < LEND_DEPTH_MAX);
     return known(forest, tensor);
 }
 

@@ -68,8 +68,9 @@ struct lend_tensor *random_items(struct forest *forest, DLDataType dtype, int32_
 struct lend_tensor *integers(struct forest *forest, bool is_wide, int32_t ndim, const int64_t *shape,
                              const int64_t *values);
 
-/* Each takes the tensor over, and gives a view of it, or one with attributes. */
+/* Each takes the tensor over, and gives a view of it, or one with attributes: with marks that only components may have,
+ * if it is to be one. */
 struct lend_tensor *viewed(struct forest *forest, struct lend_tensor *tensor);
-struct lend_tensor *with_attributes(struct forest *forest, struct lend_tensor *tensor);
+struct lend_tensor *with_attributes(struct forest *forest, struct lend_tensor *tensor, bool is_component);
 
 #endif

@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { SEED = 20240607, COUNT = 300, BOOKS_EVERY = 10 };
+enum { SEED = 20240607, COUNT = 2000, BOOKS_EVERY = 10 };
 
 /* --- frames --------------------------------------------------------------------------------------------------------- */
 
@@ -228,6 +228,7 @@ struct sender {
     struct forest forest;
     struct role mirror, lender;
     int fd, message_fd;
+    bool seen[64];
 };
 
 static char *ask(struct sender *sender, enum op op, uint64_t argument, const void *bytes, size_t n, size_t *ret_n) {
@@ -349,6 +350,19 @@ static struct lend_reduce_opts draw_opts(struct forest *forest) {
     return opts;
 }
 
+/* Which of the kinds below have been sent: a generator that no longer makes one would go unnoticed. */
+static const char *const kinds[] = {
+    "layout 0 ", "layout 1 ", "layout 2 ",       "layout 3 ",  "layout 4 ",    "layout 5 ", "layout 6 ",
+    "layout 7 ", "layout 8 ", "layout 9 ",       "layout 10 ", "coalesced 1 ", "padded 1 ", "read-only 1 ",
+    "in ? ",     "all ?",     "device 1024",     ":512:",      "attrs 30 ",    "attrs 3 ",  "attrs 8 ",
+    "attrs 44 ", "shape,0",   "components 16\n", "name \n",    "616161",       "name 1b5b", "components 0\n"};
+enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
+
+static void note_kinds(const char *picture, bool *seen) {
+    for (int i = 0; i < N_KINDS; i++) seen[i] = seen[i] || strstr(picture, kinds[i]);
+    seen[N_KINDS] = seen[N_KINDS] || strstr(picture, "\n              layout 0 "); /* as deep as allowed */
+}
+
 static void send_one(struct sender *sender) {
     struct forest *forest = &sender->forest;
     struct lend_error error = {0};
@@ -358,6 +372,7 @@ static void send_one(struct sender *sender) {
     const struct lend_reduce_opts opts = draw_opts(forest);
     const struct sending sending = {&opts, forest->read_only_ids, forest->n_read_only_ids};
     char *all = picture_of(&tree, &sending, NULL); /* before anything is moved away, and the values' sums before that */
+    note_kinds(all, sender->seen);
     bool is_alive = opts.mode == LEND_MODE_SHARE, looks_twice = chance(forest, 2);
     char *actual = deliver(sender, &tree, &opts, wanted);
     for (unsigned i = 0; i < tree.n; i++) is_whole &= wanted[i];
@@ -473,5 +488,7 @@ LEND_TEST_TIMED(what_arrives_is_what_was_sent, 600) {
         send_one(&sender);
         if (i % BOOKS_EVERY == BOOKS_EVERY - 1 || i == count - 1) check_books(&sender);
     }
+    for (int i = 0; count >= COUNT && i <= N_KINDS; i++)
+        if (!sender.seen[i]) FAIL("no tree had \"%s\"", i < N_KINDS ? kinds[i] : "a tensor at the greatest depth");
     end(&sender);
 }

@@ -382,7 +382,6 @@ LEND_TEST(compound_has_no_memory_of_its_own) {
     REFUSED(lend_tensor_as_strided(tensor, 1, &one, &one, 0, &view, &error));
     REFUSED(lend_tensor_as_bytes(tensor, &view, &error));
     REFUSED(lend_tensor_resize(tensor, 0, &error));
-    REFUSED(lend_tensor_copy(tensor, NULL, &view, &error));
     REFUSED(lend_tensor_to_dlpack(tensor, &managed, &error));
     REFUSED(lend_tensor_to_dlpack_legacy(tensor, &legacy, &error));
 #undef REFUSED
@@ -435,4 +434,38 @@ LEND_TEST(compound_when_memory_is_short) {
         for (int i = 0; i < 3; i++) CHECK_UINT(s.parts[i]->n_refs, 1);
     }
     sample_end(&s);
+}
+
+/* Every layout: the copy says the same and shares no storage. */
+LEND_TEST(a_copy_copies_every_component) {
+    struct lend_error error = {0};
+    for (uint32_t layout = LEND_LAYOUT_COO; layout <= LEND_LAYOUT_QUANTIZED_PER_CHANNEL; layout++) {
+        struct sample s;
+        sample_make(&s, layout, dtype_int64);
+        struct lend_tensor *tensor = sample_tensor(&s), *copy = NULL;
+        struct lend_compound was = {.size = sizeof was}, is = {.size = sizeof is};
+        CHECK_OK(lend_tensor_copy(tensor, NULL, &copy, &error), &error);
+        CHECK(copy != tensor);
+        CHECK_OK(lend_tensor_components(tensor, &was), NULL);
+        CHECK_OK(lend_tensor_components(copy, &is), NULL);
+        CHECK_UINT(is.layout, layout);
+        CHECK_UINT(is.n_components, was.n_components);
+        CHECK_INT(is.ndim, was.ndim);
+        CHECK_MEM(is.shape, was.shape, (size_t)was.ndim * sizeof *was.shape);
+        CHECK_INT(is.is_coalesced, was.is_coalesced);
+        CHECK_INT(is.dim, was.dim);
+        CHECK(is.scale == was.scale && is.zero_point == was.zero_point);
+        for (uint32_t i = 0; i < was.n_components; i++) {
+            struct lend_tensor_info a = {.size = sizeof a}, b = {.size = sizeof b};
+            CHECK_OK(lend_tensor_info(was.components[i], &a), NULL);
+            CHECK_OK(lend_tensor_info(is.components[i], &b), NULL);
+            CHECK(a.storage_id != b.storage_id);
+            CHECK_UINT(b.nbytes, a.nbytes);
+            CHECK_MEM(b.data, a.data, a.nbytes);
+        }
+        CHECK_OK(lend_tensor_check(copy, &error), &error);
+        lend_tensor_unref(copy);
+        lend_tensor_unref(tensor);
+        sample_end(&s);
+    }
 }

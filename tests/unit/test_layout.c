@@ -42,8 +42,8 @@ LEND_TEST(layout_refuses_what_is_no_layout) {
     REFUSED(LEND_LAYOUT_COO, -EOPNOTSUPP, "convert it to a strided one", s.compound.layout = LEND_LAYOUT_OPAQUE);
     REFUSED(LEND_LAYOUT_COO, -EOPNOTSUPP, "layout 12 is not one that lend knows", s.compound.layout = 12);
     REFUSED(LEND_LAYOUT_COO, -EOPNOTSUPP, "layout 4294967295", s.compound.layout = UINT32_MAX);
-    REFUSED(LEND_LAYOUT_COO, -EINVAL, "a COO tensor has 2 to 2 components, not 3", s.compound.n_components = 3);
-    REFUSED(LEND_LAYOUT_CSR, -EINVAL, "a CSR tensor has 3 to 3 components, not 0", s.compound.n_components = 0);
+    REFUSED(LEND_LAYOUT_COO, -EINVAL, "a COO tensor has 2 components, not 3", s.compound.n_components = 3);
+    REFUSED(LEND_LAYOUT_CSR, -EINVAL, "a CSR tensor has 3 components, not 0", s.compound.n_components = 0);
     REFUSED(LEND_LAYOUT_JAGGED, -EINVAL, "a jagged tensor has 2 to 3 components, not 4", s.compound.n_components = 4);
     REFUSED(LEND_LAYOUT_COO, -EINVAL, "components is NULL", s.compound.components = NULL);
     REFUSED(LEND_LAYOUT_COO, -EINVAL, "component values of a COO tensor is NULL", sample_replace(&s, 1, NULL));
