@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* As test_peers.c, for groups and tensors of components: two allocations, a pin of many slots, a forwarder that adds
- * memory of its own, a message whose handle is a file, and one whose sender is dead. */
+/* As test_peers.c, for groups and tensors of components: two allocations, a file in place, a pin of many slots, a
+ * forwarder that adds memory of its own, a message whose handle is a file, and one whose sender is dead. */
 #include "books.h"
+#include "file.h"
 #include "many.h"
 #include "role.h"
 #include "sweep.h"
@@ -23,10 +24,11 @@ static struct lend_group *held, *second;
 static int line[2] = {-1, -1};
 static uint64_t n_imported_before, n_pins_before;
 static const struct lend_rebuild_opts checked = {.size = sizeof checked, .flags = LEND_REBUILD_CHECK};
+static const struct lend_rebuild_opts with_file = {.size = sizeof with_file, .flags = LEND_REBUILD_FILE_IN_PLACE};
 static const struct lend_reduce_opts pinned = {.size = sizeof pinned,
                                                .flags = LEND_REDUCE_PIN | LEND_REDUCE_MATERIALIZE};
 
-/* Asks for a handle: "plain" or "pinned". */
+/* Asks for a handle: "plain", "pinned", or "file", which is pinned too. */
 static void get_handle(const char *kind) {
     role_say("%s", kind);
     CHECK_INT(lend_handle_parse(role_hear(), handle, sizeof handle, &handle_bytes), 0);
@@ -98,6 +100,26 @@ static void open_warm(void) {
 static void end_warm(void) {
     lend_group_unref(second);
     end_rebuild();
+}
+
+/* The size of a file is looked at when everything has been taken. */
+static void open_file(void) {
+    open_peer();
+    get_handle("file");
+    remember();
+}
+
+static void open_warm_file(void) {
+    struct lend_error error = {0};
+    open_peer();
+    get_handle("file");
+    CHECK_OK(lend_group_rebuild(handle, handle_bytes, NULL, 0, &with_file, &second, &error), &error);
+    get_handle("file");
+    remember();
+}
+
+static int call_rebuild_file(struct lend_error *error) {
+    return lend_group_rebuild(handle, handle_bytes, NULL, 0, &with_file, &held, error);
 }
 
 static int call_cancel(struct lend_error *error) {
@@ -185,6 +207,10 @@ LEND_ROLE(sweeper) {
     sweep_run_and_look(
         &(struct sweep){"first contact for a part", open_pinned, call_rebuild_part, end_rebuild, false, 25}, look);
     sweep_run_and_look(&(struct sweep){"warm rebuild of a group", open_warm, call_rebuild, end_warm, false, 10}, look);
+    sweep_run_and_look(
+        &(struct sweep){"first contact for a file", open_file, call_rebuild_file, end_rebuild, false, 30}, look);
+    sweep_run_and_look(&(struct sweep){"warm rebuild of a file", open_warm_file, call_rebuild_file, end_warm, false, 5},
+                       look);
     sweep_run(&(struct sweep){"cancel of a group's pin", open_pinned, call_cancel, close_peer, false, 10});
     sweep_run_and_look(&(struct sweep){"a forwarder's group", open_held, call_forward, end_forward, false, 40}, look);
     sweep_run_and_look(&(struct sweep){"a forwarder's group as a message", open_line, call_send, end_send, false, 40},
@@ -197,7 +223,7 @@ LEND_ROLE(sweeper) {
 
 /* --- the exporter ------------------------------------------------------------------------------------------------- */
 
-static struct lend_pool *pools[2];
+static struct lend_pool *pools[2], *file_pool;
 static struct lend_group *kept;
 
 /* In two allocations. */
@@ -214,19 +240,44 @@ static void open_exporter(void) {
     for (int i = 0; i < 2; i++) CHECK_OK(lend_pool_new(NULL, &pools[i], &error), &error);
 }
 
+static void open_file_pool(void) {
+    struct lend_error error = {0};
+    size_t n = (size_t)sysconf(_SC_PAGESIZE);
+    char *bytes = malloc(n);
+    CHECK(bytes);
+    memset(bytes, SEVEN, n);
+    int fd = test_file_make(bytes, n);
+    const struct lend_pool_opts opts = {
+        .size = sizeof opts, .flags = LEND_POOL_FILE_IN_PLACE, .adopt_fd = fd, .adopt_bytes = n};
+    CHECK_OK(lend_pool_new(&opts, &file_pool, &error), &error);
+    close(fd);
+    free(bytes);
+}
+
+static void add_file(struct lend_group *group) {
+    static const int64_t n = 1000;
+    struct lend_error error = {0};
+    struct lend_tensor *tensor = NULL;
+    CHECK_OK(lend_tensor_new_at(file_pool, 0, (DLDataType){kDLUInt, 8, 1}, 1, &n, &tensor, &error), &error);
+    add(group, "file", tensor, 0);
+}
+
 static void begin(void) {
     open_exporter();
+    open_file_pool();
     kept = make_group(0);
 }
 
 /* A pinned one is a group of its own, which only the pin holds. */
-static void send_handle(struct role *role, bool with_pin) {
+static void send_handle(struct role *role, const char *kind) {
     struct lend_error error = {0};
+    bool with_pin = strcmp(kind, "plain");
     struct lend_reduce_opts opts = {.size = sizeof opts, .flags = with_pin ? LEND_REDUCE_PIN : 0};
     struct lend_group *group = with_pin ? make_group(0) : lend_group_ref(kept);
     char text[ROLE_LINE_BYTES];
     void *bytes = NULL;
     size_t n = 0;
+    if (!strcmp(kind, "file")) add_file(group);
     opts.pin_ns_max = with_pin ? 3000000000 : 0;
     CHECK_OK(lend_group_reduce(group, &opts, &bytes, &n, &error), &error);
     CHECK_OK(lend_handle_format(bytes, n, text, sizeof text), NULL);
@@ -252,6 +303,7 @@ static void close_exporter(void) {
 static void finish(void) {
     CHECK_EVENTUALLY(5000, is_drained());
     lend_group_unref(kept);
+    lend_pool_unref(file_pool);
     close_exporter();
 }
 
@@ -262,8 +314,10 @@ LEND_TEST_TIMED(every_call_of_an_importer_of_groups, 240) {
     for (const char *said = ""; said && strcmp(said, "done");) {
         said = role_line(&role, 20000);
         if (!said) FAIL("the sweeper ended with %d", role_wait(&role));
-        if (!strcmp(said, "plain") || !strcmp(said, "pinned")) send_handle(&role, said[1] == 'i');
-        if (!strcmp(said, "pins")) role_send(&role, "%d", (int)books_now().n_pins);
+        if (!strcmp(said, "pins"))
+            role_send(&role, "%d", (int)books_now().n_pins);
+        else if (strcmp(said, "done") != 0)
+            send_handle(&role, said);
     }
     role_end(&role);
     finish();
@@ -304,7 +358,7 @@ LEND_ROLE(visitor) {
 }
 
 static int visit(struct role *role) {
-    send_handle(role, true);
+    send_handle(role, "pinned");
     return atoi(role_expect(role, "got "));
 }
 
@@ -352,10 +406,9 @@ LEND_TEST_TIMED(every_call_of_the_service_for_groups, 300) {
 
 static int listener = -1, connection = -1;
 
-static socklen_t name_line(struct sockaddr_un *ret) {
+static socklen_t name_line(const char *number, struct sockaddr_un *ret) {
     *ret = (struct sockaddr_un){.sun_family = AF_UNIX};
-    const char *number = getenv("LEND_TEST_LINE");
-    int n = snprintf(ret->sun_path + 1, sizeof ret->sun_path - 1, "fault-test-%s", number ? number : "");
+    int n = snprintf(ret->sun_path + 1, sizeof ret->sun_path - 1, "fault-test-%s", number);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
@@ -363,7 +416,7 @@ static socklen_t name_line(struct sockaddr_un *ret) {
 LEND_ROLE(ghost) {
     struct lend_error error = {0};
     struct sockaddr_un address;
-    socklen_t bytes = name_line(&address);
+    socklen_t bytes = name_line(argv[0], &address);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     CHECK_INT(connect(fd, (struct sockaddr *)&address, bytes), 0);
     open_exporter();
@@ -376,13 +429,15 @@ LEND_ROLE(ghost) {
 }
 
 static void open_ghost(void) {
+    char number[32];
     struct sockaddr_un address;
     struct role ghost;
-    socklen_t bytes = name_line(&address);
+    snprintf(number, sizeof number, "%d", (int)getpid());
+    socklen_t bytes = name_line(number, &address);
     listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     CHECK_INT(bind(listener, (struct sockaddr *)&address, bytes), 0);
     CHECK_INT(listen(listener, 1), 0);
-    ROLE_START(&ghost, NULL, "ghost");
+    ROLE_START(&ghost, NULL, "ghost", number);
     connection = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     CHECK(connection >= 0);
     role_end(&ghost);
@@ -408,9 +463,6 @@ static void look_for_storages(const char *failed) {
 }
 
 LEND_TEST_TIMED(every_call_of_a_receiver_whose_sender_is_dead, 240) {
-    char number[32];
-    snprintf(number, sizeof number, "%d", (int)getpid());
-    setenv("LEND_TEST_LINE", number, 1);
     sweep_run_and_look(&(struct sweep){"a group of the dead", open_ghost, call_recv_of_the_dead, end_ghost, true, 40},
                        look_for_storages);
 }

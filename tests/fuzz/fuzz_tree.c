@@ -213,14 +213,13 @@ static void check_text(const uint8_t *bytes, size_t n) {
     free(back);
 }
 
-/* Returns whether the bytes are a tree. */
-static bool decode(const uint8_t *bytes, size_t n) {
+static void decode(const uint8_t *bytes, size_t n) {
     struct lend__tree tree;
     struct lend_error error = {0};
     struct lend_handle_info info = {.size = sizeof info};
     const char **names = NULL;
     size_t n_names = 0;
-    if (!lend__wire_is_tree(bytes, n)) return false;
+    if (!lend__wire_is_tree(bytes, n)) return;
     count_from_here();
     int r = lend__tree_open(bytes, n, &tree, "fuzz", &error);
     PROPERTY(r != -EINVAL);
@@ -233,7 +232,7 @@ static bool decode(const uint8_t *bytes, size_t n) {
     PROPERTY(listed == (r < 0 ? r : tree.is_group ? 0 : -EINVAL));
     PROPERTY(listed < 0 || n_names == tree.n_entries);
     lend_free(names);
-    if (r < 0) return false;
+    if (r < 0) return;
     PROPERTY(info.n_tensors == tree.n_entries && info.n_storages == tree.n_storages &&
              info.n_exporters == tree.n_exporters);
     struct parts parts;
@@ -241,7 +240,6 @@ static bool decode(const uint8_t *bytes, size_t n) {
     go_round(&parts);
     free_parts(&parts);
     check_text(bytes, n);
-    return true;
 }
 
 /* --- rebuilding ------------------------------------------------------------------------------------------------------- */
@@ -279,7 +277,7 @@ static void check_sound(struct lend_tensor *tensor, int depth) {
 /* Whoever listens at a path that the input made up is left alone. */
 static bool has_path(const uint8_t *bytes, size_t n) {
     struct lend__tree tree;
-    if (lend__tree_open(bytes, n, &tree, "fuzz", NULL) < 0) return true;
+    if (lend__tree_open(bytes, n, &tree, "fuzz", NULL) < 0) return false;
     for (uint32_t i = 0; i < tree.n_exporters; i++)
         if (bytes[LEND__TREE_HEAD_BYTES + i * LEND__TREE_EXPORTER_BYTES + 56]) return true;
     return false;
@@ -309,7 +307,7 @@ static void rebuild(const uint8_t *bytes, size_t n, uint8_t how) {
     const struct lend_rebuild_opts opts = {.size = sizeof opts, .flags = flags[how % 4]};
     struct lend_tensor *tensor = NULL;
     struct lend_error error = {0};
-    if (has_path(bytes, n)) return;
+    if (!lend__wire_is_tree(bytes, n) || has_path(bytes, n)) return;
     count_from_here();
     int r = lend_rebuild(bytes, n, &opts, &tensor, &error);
     check_allocated(n);
@@ -333,7 +331,8 @@ static void change(struct input *in, const uint8_t *handle, size_t n) {
         bytes[at % n] ^= input_byte(in);
     }
     put_sum(bytes, n, LEND__WIRE_TREE);
-    if (decode(bytes, n)) rebuild(bytes, n, how);
+    decode(bytes, n);
+    rebuild(bytes, n, how);
     free(bytes);
 }
 
@@ -444,13 +443,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     begin();
     unsigned mode = input_byte(&in) % N_MODES;
     if (mode == RAW) {
-        if (decode(in.at, in.left)) rebuild(in.at, in.left, 1);
+        decode(in.at, in.left);
+        rebuild(in.at, in.left, 1);
     } else if (mode == SUMMED) {
         uint8_t *copy = malloc(in.left + 1);
         PROPERTY(copy);
         if (in.left) memcpy(copy, in.at, in.left);
         put_sum(copy, in.left, LEND__WIRE_TREE);
-        if (decode(copy, in.left)) rebuild(copy, in.left, 1);
+        decode(copy, in.left);
+        rebuild(copy, in.left, 1);
         free(copy);
     } else if (mode == OWN) {
         unsigned which = input_byte(&in) % N_OWN;

@@ -3,6 +3,7 @@
  * exports; where an exporter must die, it is an actor. */
 #include "exporter.h"
 #include "points.h"
+#include "share/control.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -57,10 +58,9 @@ static void expect_refusal(struct role *role, int code) {
     CHECK_CONTAINS(line, wanted);
 }
 
-static void start_patient(struct role *role, const char *at, int deadline_ms) {
-    const char *env[] = {at, NULL};
-    struct role_opts opts = {.env = at ? env : NULL};
-    ROLE_START(role, &opts, "actor");
+/* One that waits for an exporter only so long. */
+static void start_with_deadline(struct role *role, int deadline_ms) {
+    ROLE_START(role, NULL, "actor");
     TELL(role, "open %d", deadline_ms);
 }
 
@@ -101,7 +101,7 @@ LEND_TEST(a_closing_slot_refuses_all_of_a_hundred) {
     CHECK_OK(lend_reduce(tensors[60], NULL, bytes, sizeof bytes, &n, &error), &error);
     CHECK_OK(lend_handle_format(bytes, n, alone, sizeof alone), NULL);
     start(&holder, NULL);
-    start_patient(&late, NULL, 200);
+    start_with_deadline(&late, 1000);
     TELL(&holder, "rebuild 0 70 %s", alone);
     TELL(&late, "grebuild 0 0 %s", handle); /* so that it needs nobody's answer any more */
     CHECK_UINT(n_held(), MANY + 1);
@@ -362,8 +362,16 @@ LEND_TEST(a_pin_of_many_slots_ends_once) {
     finish();
 }
 
-static void kill_role(void *arg) {
-    role_kill(arg, SIGKILL);
+struct half {
+    pid_t forwarder;
+    uint32_t n_slots;
+};
+
+/* In the service thread, which holds the ledger lock. */
+static void kill_forwarder(void *arg) {
+    struct half *half = arg;
+    half->n_slots = lend__ledger.oldest_pin->n_slots;
+    kill(half->forwarder, SIGKILL);
 }
 
 /* The forwarder dies when two of its three messages are answered: what it has pinned ends after it. */
@@ -373,9 +381,12 @@ LEND_TEST(half_a_pin_ends_with_its_forwarder) {
     begin();
     start(&b, NULL);
     struct lend_group *group = lend_many(tensors, &b);
-    points_call_at("P6.pinned-for-peer", 1, kill_role, &b);
+    struct half half = {b.pid, 0};
+    points_call_at("P6.pinned-for-peer", 1, kill_forwarder, &half);
     role_send(&b, "greduce 0 1");
     CHECK_PTR(role_line(&b, 10000), NULL);
+    CHECK_INT(role_wait(&b), 128 + SIGKILL);
+    CHECK_UINT(half.n_slots, 2 * LEND__CONTROL_SLOTS_MAX);
     lend_group_unref(group);
     unref_all(tensors, IN_THREE_MESSAGES);
     CHECK_EVENTUALLY(4000, n_pins() == 0 && n_limbo() == 0);

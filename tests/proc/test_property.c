@@ -448,6 +448,8 @@ static void begin(struct sender *sender) {
     forest_begin(&sender->forest);
     sender->fd = new_socket(&theirs[0]);
     sender->message_fd = new_socket(&theirs[1]);
+    int least = 1; /* the kernel makes it as small as it goes: what a message may be cut into is then smallest, too */
+    CHECK_INT(setsockopt(sender->message_fd, SOL_SOCKET, SO_SNDBUF, &least, sizeof least), 0);
     for (int i = 0; i < 2; i++) snprintf(words[i], sizeof words[i], "%d", theirs[i]);
     ROLE_START(&sender->mirror, NULL, "mirror", words[0], words[1]);
     for (int i = 0; i < 2; i++) close(theirs[i]);
