@@ -54,6 +54,7 @@ static int begin(struct restore *x, const void *handle, size_t bytes, const stru
     const struct lend__tree *tree = &x->tree;
     x->flags = opts ? opts->flags : 0;
     x->at = tree->nodes_at;
+    x->maker.n_expected = tree->n_nodes;
     job->n_exporters = tree->n_exporters;
     job->n_rows = tree->n_allocations;
     job->n_wanted = tree->n_storages;

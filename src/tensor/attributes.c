@@ -24,19 +24,20 @@ static bool is_quantized(uint32_t layout) {
 static int check_marks_of_values(uint32_t attrs, DLDataType dtype, uint32_t layout, const char *operation,
                                  struct lend_error *error) {
     if (!(attrs & LEND__ATTRS_OF_VALUES)) return 0;
-    char name[32] = "";
-    lend_dtype_format(dtype, name, sizeof name);
     if (layout != LEND_LAYOUT_STRIDED)
         return lend__fail(
             error, -EINVAL, operation,
             "LEND_ATTR_CONJ and LEND_ATTR_NEG say how memory is read, and a %s tensor has none of its own: "
             "set them on the components",
             lend__layout_name(layout));
-    if ((attrs & LEND_ATTR_CONJ) && dtype.code != LEND_COMPLEX)
-        return lend__fail(error, -EINVAL, operation, "LEND_ATTR_CONJ needs a complex dtype, not %s", name);
-    if ((attrs & LEND_ATTR_NEG) && (dtype.code == LEND_BOOL || dtype.code == LEND_FLOAT8_E8M0FNU))
-        return lend__fail(error, -EINVAL, operation, "LEND_ATTR_NEG needs a dtype with negatives, not %s", name);
-    return 0;
+    bool is_conj_wrong = (attrs & LEND_ATTR_CONJ) && dtype.code != LEND_COMPLEX;
+    bool is_neg_wrong = (attrs & LEND_ATTR_NEG) && (dtype.code == LEND_BOOL || dtype.code == LEND_FLOAT8_E8M0FNU);
+    if (!is_conj_wrong && !is_neg_wrong) return 0;
+    char name[32] = ""; /* slow, and part of every rebuild of such a tensor if it came first */
+    lend_dtype_format(dtype, name, sizeof name);
+    return is_conj_wrong
+               ? lend__fail(error, -EINVAL, operation, "LEND_ATTR_CONJ needs a complex dtype, not %s", name)
+               : lend__fail(error, -EINVAL, operation, "LEND_ATTR_NEG needs a dtype with negatives, not %s", name);
 }
 
 int lend__attrs_check(uint32_t attrs, DLDataType dtype, uint32_t layout, const char *operation,

@@ -382,19 +382,18 @@ static int check_living(const struct lend_tensor *tensor, const char *operation,
 static int check_component(const struct check *check, uint32_t i) {
     const struct lend_tensor *t = component(check, i);
     char name[24];
-    label(check, i, name, sizeof name);
     if (!t)
-        return lend__fail(check->error, -EINVAL, check->operation, "component %s of a %s tensor is NULL", name,
-                          check->rules->name);
+        return lend__fail(check->error, -EINVAL, check->operation, "component %s of a %s tensor is NULL",
+                          label(check, i, name, sizeof name), check->rules->name);
     if (t->layout != LEND_LAYOUT_STRIDED && check->compound->layout != LEND_LAYOUT_WRAPPER)
         return lend__fail(check->error, -EINVAL, check->operation,
-                          "component %s of a %s tensor is itself a %s tensor and must be strided", name,
-                          check->rules->name, lend__layout_name(t->layout));
+                          "component %s of a %s tensor is itself a %s tensor and must be strided",
+                          label(check, i, name, sizeof name), check->rules->name, lend__layout_name(t->layout));
     struct lend_error why;
     int r = check_living(t, check->operation, &why);
     if (r < 0)
-        return lend__fail(check->error, r, check->operation, "component %s of a %s tensor: %s", name,
-                          check->rules->name, why.text);
+        return lend__fail(check->error, r, check->operation, "component %s of a %s tensor: %s",
+                          label(check, i, name, sizeof name), check->rules->name, why.text);
     return 0;
 }
 

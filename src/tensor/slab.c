@@ -25,16 +25,20 @@ void lend__slab_give(struct lend__slab *slab, uint32_t n) {
 
 void lend__slab_finish(struct lend__slab_maker *maker) {
     if (maker->slab) lend__slab_give(maker->slab, UNFINISHED - maker->n);
-    *maker = (struct lend__slab_maker){NULL, 0, 0};
+    maker->n_expected -= maker->n < maker->n_expected ? maker->n : maker->n_expected;
+    maker->slab = NULL;
+    maker->used = maker->n = 0;
 }
 
 void *lend__slab_take(struct lend__slab_maker *maker, size_t bytes, struct lend__slab **ret_slab) {
     bytes = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     struct lend__slab *slab = maker->slab;
     if (!slab || slab->bytes - maker->used < bytes) {
-        size_t room = bytes > SLAB_BYTES ? bytes : SLAB_BYTES;
         void *at = NULL;
         lend__slab_finish(maker);
+        size_t room =
+            maker->n_expected && maker->n_expected < SLAB_BYTES / bytes ? maker->n_expected * bytes : SLAB_BYTES;
+        if (room < bytes) room = bytes;
         if (lend__sys.realloc(NULL, sizeof *slab + room, &at) < 0) return NULL;
         slab = maker->slab = at;
         slab->n = UNFINISHED;

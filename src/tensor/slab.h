@@ -9,8 +9,9 @@
 
 struct lend__slab;
 
-/* Who makes tensors from slabs, one after another. Begins zeroed. */
+/* Who makes tensors from slabs, one after another. Begins zeroed but for n_expected. */
 struct lend__slab_maker {
+    uint32_t n_expected;     /* objects that are still to come: the last slab is no larger than it must; 0: many */
     struct lend__slab *slab; /* the one that is being filled */
     uint32_t used, n;        /* bytes and objects taken from it */
 };

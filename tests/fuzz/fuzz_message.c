@@ -12,6 +12,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -128,6 +129,15 @@ static unsigned n_descriptors(void) {
     while (readdir(dir)) n++;
     closedir(dir);
     return n;
+}
+
+/* Somebody who lists exporters may visit this one meanwhile: he is given time to go. */
+static bool has_left_none(unsigned before) {
+    for (int ms = 0; ms < 2000; ms++) {
+        if (n_descriptors() <= before) return true;
+        poll(NULL, 0, 1);
+    }
+    return false;
 }
 
 /* A memfd with these bytes and some of the seals; or shorter than it should be. */
@@ -294,7 +304,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     close(pair[0]);
     receive(pair[1], how & HOW_GROUP);
     close(pair[1]);
-    PROPERTY(n_descriptors() == before);
+    PROPERTY(has_left_none(before));
     PROPERTY(lend__peers_storages() == 0);
     PROPERTY(lend_check(NULL) == 0);
     return 0;
