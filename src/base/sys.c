@@ -21,6 +21,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef MFD_NOEXEC_SEAL /* of 6.3: newer than the headers */
+#define MFD_NOEXEC_SEAL 8u
+#endif
+
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434
 #endif
@@ -260,6 +264,12 @@ int lend__fd_lift(int fd) {
     int above = (int)lend__sys.dup(fd);
     lend__sys.close(fd);
     return above;
+}
+
+int lend__memfd_new(const char *name, unsigned flags) {
+    flags |= MFD_CLOEXEC | MFD_ALLOW_SEALING;
+    long fd = lend__sys.memfd_create(name, flags | MFD_NOEXEC_SEAL);
+    return (int)(fd == -EINVAL ? lend__sys.memfd_create(name, flags) : fd); /* before 6.3 */
 }
 
 int lend__fd_reopen(int fd, int flags) {

@@ -90,6 +90,10 @@ int lend__fd_lift(int fd);
  * Returns the descriptor or a negative errno. */
 int lend__fd_reopen(int fd, int flags);
 
+/* A memfd: close-on-exec, sealable, and where the kernel can (6.3) never executable, which vm.memfd_noexec may demand.
+ * `flags`: MFD_HUGETLB or 0. Returns the descriptor or a negative errno. */
+int lend__memfd_new(const char *name, unsigned flags);
+
 /* Monotonic and boot-time clocks in nanoseconds (vDSO calls: not in the table). */
 uint64_t lend__now_ns(void);
 uint64_t lend__boottime_ns(void);

@@ -84,10 +84,8 @@ void lend__ledger_note(uint32_t kind, uint32_t pid, uint64_t bytes) {
 /* --- the table -------------------------------------------------------------------------------------------------- */
 
 static int table_files(int *ret_lock_fd, int *ret_table_fd) {
-    long fd = lend__sys.memfd_create("lend-table", 3u /* CLOEXEC | ALLOW_SEALING */ | 8u /* NOEXEC_SEAL */);
-    if (fd == -EINVAL) fd = lend__sys.memfd_create("lend-table", 3u); /* before 6.3 */
-    if (fd < 0) return (int)fd;
-    LEND__CLEANUP_FD memfd = (int)fd;
+    LEND__CLEANUP_FD memfd = lend__memfd_new("lend-table", 0);
+    if (memfd < 0) return memfd;
     long r = lend__sys.ftruncate(memfd, LEND_SHM_TABLE_BYTES);
     if (r < 0) return (int)r;
     r = lend__sys.fallocate(memfd, 0, 0, lend__page_bytes());
@@ -393,8 +391,7 @@ int lend__ledger_find(const struct lend__wire_storage *wire, struct lend__storag
         r = lend__fail(error, -ESTALE, "lend_rebuild",
                        "this process has freed the storage that the handle names (slot %u, generation %llu)",
                        wire->slot, (unsigned long long)wire->slot_gen);
-    } else if (wire->bytes != storage->bytes ||
-               wire->off != (storage->block ? storage->block->off : 0)) {
+    } else if (wire->bytes != storage->bytes || wire->off != (storage->block ? storage->block->off : 0)) {
         r = lend__fail(error, -EBADMSG, "lend_rebuild", "the handle's range is not that of its storage (slot %u)",
                        wire->slot);
     } else {

@@ -50,7 +50,7 @@ static int make_room(void) {
     if (!old && lend__sys.getrandom(&table.key, sizeof table.key) < 0) table.key = (uintptr_t)fresh;
     table.buckets = fresh;
     table.room = room;
-    for (uint64_t i = 0; i < old_room; i++) {
+    for (uint64_t i = 0; old && i < old_room; i++) {
         for (struct record *record = old[i], *next; record; record = next) {
             struct record **bucket = bucket_of(record->identity.id, record->number);
             next = record->next;

@@ -493,7 +493,8 @@ static int obtain_others(struct lend__obtain *job) {
         if (r < 0) return r;
         if (lend__deadline_passed(deadline_of(job))) /* a contact succeeded, and what it brought is gone again */
             return lend__fail(job->error, -EAGAIN, OPERATION,
-                              "the exporter retires the allocation again and again; try again");
+                              "the deadline passed before all allocations were there (are they many, or retired again "
+                              "and again?); try again, or raise deadline_ns");
     }
 }
 

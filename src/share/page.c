@@ -21,9 +21,6 @@
 
 #define LEDGER (&lend__ledger)
 
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 8u
-#endif
 #ifndef MFD_CLOEXEC
 #define MFD_CLOEXEC 1u
 #define MFD_ALLOW_SEALING 2u
@@ -38,15 +35,9 @@ static int free_index(uint32_t *ret) {
     return -ENOSPC;
 }
 
-static int page_memfd(void) {
-    long fd = lend__sys.memfd_create("lend-page", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-    if (fd == -EINVAL) fd = lend__sys.memfd_create("lend-page", MFD_CLOEXEC | MFD_ALLOW_SEALING); /* before 6.3 */
-    return (int)fd;
-}
-
 /* Makes the memfd at its full, sparse length, seals it, and opens it twice more: for the importer and for the test. */
 static int make_files(int *ret_lent, int *ret_mine) {
-    LEND__CLEANUP_FD memfd = page_memfd();
+    LEND__CLEANUP_FD memfd = lend__memfd_new("lend-page", 0);
     if (memfd < 0) return memfd;
     long r = lend__sys.ftruncate(memfd, LEND_SHM_PAGE_BYTES);
     if (r < 0) return (int)r;

@@ -58,9 +58,8 @@ static int send_all(int socket_fd, const uint8_t *bytes, size_t n, const struct 
 
 /* A handle as a memfd that nobody can change any more. */
 static int seal_handle(const struct lend__parcel *parcel) {
-    long fd = lend__sys.memfd_create("lend-handle", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0) return (int)fd;
-    LEND__CLEANUP_FD memfd = (int)fd;
+    LEND__CLEANUP_FD memfd = lend__memfd_new("lend-handle", 0);
+    if (memfd < 0) return memfd;
     for (size_t done = 0; done < parcel->handle_bytes;) {
         long r = lend__sys.write(memfd, (const uint8_t *)parcel->handle + done, parcel->handle_bytes - done);
         if (r < 0) return (int)r;
@@ -128,7 +127,7 @@ static long peek(int socket_fd, struct lend__arrival *arrival, bool *ret_is_trun
 
 /* Takes n bytes off the socket; descriptors in them were received by the peek, so here they are dropped. */
 static int consume(int socket_fd, size_t n) {
-    uint8_t sink[4096];
+    uint8_t sink[4096] = {0};
     while (n) {
         struct iovec iov = {sink, n < sizeof sink ? n : sizeof sink};
         struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};

@@ -31,8 +31,8 @@ struct lend__parcel_header {
     uint32_t reserved;
 };
 
-#define LEND__PARCEL_BYTES_MAX                                                                        \
-    (sizeof(struct lend__parcel_header) + LEND__PARCEL_FDS_MAX * sizeof(struct lend__parcel_item) +   \
+#define LEND__PARCEL_BYTES_MAX                                                                      \
+    (sizeof(struct lend__parcel_header) + LEND__PARCEL_FDS_MAX * sizeof(struct lend__parcel_item) + \
      LEND_HANDLE_BYTES_MAX)
 
 /* --- out -------------------------------------------------------------------------------------------------------------- */
@@ -68,7 +68,7 @@ struct lend__arrival {
 /* Waits for a whole message and looks at it. What is none is taken off the socket (-EBADMSG).
  * Return: 0; -ETIMEDOUT; -EPIPE; -EBADMSG; -EMFILE (the message is kept); what recvmsg answered. On error nothing is
  * left open. */
-int lend__arrival_wait(int socket_fd, uint64_t deadline, struct lend__arrival *ret, const char *operation,
+int lend__arrival_wait(int socket_fd, uint64_t deadline, struct lend__arrival *arrival, const char *operation,
                        struct lend_error *error);
 
 /* The descriptor of this kind and index, or NULL. */

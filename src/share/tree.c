@@ -252,6 +252,7 @@ static int check_node(const struct lend__tree *tree, uint32_t depth, uint32_t *a
     if (depth > LEND_DEPTH_MAX) return bad(error, operation, "it is too deep");
     if (!*left) return bad(error, operation, "it has more tensors than it says");
     --*left;
+    node.n_components = 0; /* of what cannot be read, too */
     int r = lend__tree_next(tree, at, &node, operation, error);
     uint32_t n = node.n_components;
     for (uint32_t i = 0; r >= 0 && i < n; i++) r = check_node(tree, depth + 1, at, left, operation, error);

@@ -20,11 +20,8 @@
 #define PIECE_BYTES ((uint64_t)4 << 20)
 
 static int memfd_new(unsigned flags, struct lend_error *error) {
-    flags |= MFD_CLOEXEC | MFD_ALLOW_SEALING;
-    long fd = lend__sys.memfd_create("lend", flags | MFD_NOEXEC_SEAL);
-    if (fd == -EINVAL) fd = lend__sys.memfd_create("lend", flags); /* before 6.3 */
-    if (fd < 0) return lend__fail_sys(error, (int)fd, "memfd_create", "memfd_create", "an allocation");
-    return (int)fd;
+    int fd = lend__memfd_new("lend", flags);
+    return fd < 0 ? lend__fail_sys(error, fd, "memfd_create", "memfd_create", "an allocation") : fd;
 }
 
 /* Maps the pages of a piece by writing, where the kernel knows how (5.14). */

@@ -16,9 +16,6 @@
 #ifndef MFD_HUGETLB
 #define MFD_HUGETLB 0x0004U
 #endif
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x0008U
-#endif
 #ifndef F_SEAL_SEAL
 #define F_SEAL_SEAL 0x0001
 #define F_SEAL_SHRINK 0x0002
