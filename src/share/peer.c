@@ -147,7 +147,8 @@ struct lend__storage *lend__storage_imported_alloc(void) {
 
 /* Locked. True: it was kept. */
 static bool keep_storage(struct lend__storage *storage) {
-    if (SPARE_STORAGES_MAX == 0 || n_spare_storages >= SPARE_STORAGES_MAX + 0u) return false;
+    uint32_t room = SPARE_STORAGES_MAX;
+    if (n_spare_storages == room) return false;
     storage->private_ctx = spare_storages;
     spare_storages = storage;
     n_spare_storages++;

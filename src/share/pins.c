@@ -12,6 +12,7 @@
 #include "share/ledger.h"
 
 #include <errno.h>
+#include <lend/group.h>
 #include <lend/watch.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,7 +126,11 @@ int lend__pin_add(const struct lend__pin_request *request, const uint32_t *slots
     uint64_t bytes = 0, budget = lend__context.pin_bytes_max;
     for (uint32_t i = 0; i < n; i++) bytes += LEDGER->slots[slots[i]].storage->bytes;
     if (budget && (bytes > budget || LEDGER->pin_bytes > budget - bytes)) return refuse_over_budget(bytes, error);
-    struct lend__pin *pin = *token ? find_pin(*token) : new_pin(request);
+    struct lend__pin *pin = *token ? find_pin(*token) : NULL;
+    if (n + (pin ? pin->n_slots : 0) > LEND_GROUP_TENSORS_MAX) /* no handle names more */
+        return lend__fail_bytes(error, -ENOSPC, "lend_reduce", n, LEND_GROUP_TENSORS_MAX,
+                                "a pin holds at most %u storages", LEND_GROUP_TENSORS_MAX);
+    if (!*token) pin = new_pin(request);
     if (*token && (!pin || pin->sender_page != request->sender_page))
         return lend__fail(error, -ESTALE, "lend_reduce", "the pin ended before all of its storages were named");
     void *grown = NULL;

@@ -8,6 +8,7 @@ import glob
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 
@@ -122,13 +123,17 @@ def offsets():
             ("page", "docs/shm-layout.md", "Header, `struct lend_shm_page`"),
             ("cell", "docs/shm-layout.md", "Cell, `struct lend_shm_cell`"),
             ("request", "docs/wire.md", "### Request"),
-            ("reply", "docs/wire.md", "### Reply")):
+            ("slot_of_pin", "docs/wire.md", "### Slot of PIN"),
+            ("reply", "docs/wire.md", "### Reply"),
+            ("message", "docs/wire.md", "## Message of lend_send"),
+            ("item", "docs/wire.md", "### Item")):
         tap.equal(rows(page, first), golden[group], f"the table of {group} in {page}")
-    text = read("docs/shm-layout.md")
-    for line in re.findall(r"^(?:bytes|part) .*", read("tests/golden/layout.txt"), re.MULTILINE):
-        for number in re.findall(r"\d+", line):
-            if number not in text.replace(",", ""):
-                raise tap.Failure(f"docs/shm-layout.md does not say {number} ({line})")
+    for page, name in (("docs/shm-layout.md", "layout"), ("docs/wire.md", "control")):
+        text = read(page).replace(",", "")
+        for line in re.findall(r"^(?:bytes|part) .*", read(f"tests/golden/{name}.txt"), re.MULTILINE):
+            for number in re.findall(r"\d+", line):
+                if not re.search(rf"\b{number}\b", text):
+                    raise tap.Failure(f"{page} does not say {number} ({line})")
 
 
 def crc32c(data):
@@ -140,22 +145,155 @@ def crc32c(data):
     return crc ^ 0xffffffff
 
 
+def golden_bytes(name):
+    lines = read(f"tests/golden/{name}.hex").split("\n\n")[0].splitlines()
+    return bytes.fromhex("".join(line[5:] for line in lines))
+
+
+def table_of(first, begin, end):
+    """The table of wire.md behind `first`; its members follow one another without gaps from `begin` to `end`."""
+    table = rows("docs/wire.md", first)
+    covered = sorted(table.values())
+    tap.equal([offset for offset, _ in covered] + [end], [begin] + [offset + size for offset, size in covered],
+              f"gaps in the table behind {first!r}")
+    return table
+
+
+def members(data, at, table):
+    return {member: int.from_bytes(data[at + offset:at + offset + size], "little") for member, (offset, size) in table.items()}
+
+
+def check_first_16(value, data, form):
+    expected = dict(magic=int.from_bytes(b"LEND", "little"), major=0, minor=0, form=form, total=len(data),
+                    checksum=crc32c(data[:12] + data[16:]))
+    tap.equal({member: value[member] for member in expected}, expected, "the first 16 bytes")
+
+
 def handle_by_the_page():
     """A golden handle read by docs/wire.md alone."""
-    lines = read("tests/golden/contiguous.hex").split("\n\n")[0].splitlines()
-    data = bytes.fromhex("".join(line[5:] for line in lines))
-    table = rows("docs/wire.md", "## Handle")
-    value = {member: int.from_bytes(data[offset:offset + size], "little") for member, (offset, size) in table.items()}
-    tap.equal(value["magic"].to_bytes(4, "little"), b"LEND", "magic")
-    tap.equal(value["total"], len(data), "total")
-    tap.equal(value["checksum"], crc32c(data[:12] + data[16:]), "checksum")
-    expected = dict(major=0, minor=0, start_ns=0x1122334455667788, uid=1000, pid=4321, device_type=1, allocation=3,
+    data = golden_bytes("contiguous")
+    value = members(data, 0, table_of("## Handle", 0, 136))
+    check_first_16(value, data, 0)
+    expected = dict(start_ns=0x1122334455667788, uid=1000, pid=4321, device_type=1, allocation=3,
                     allocation_gen=2, slot=7, slot_gen=9, allocation_bytes=2 << 20, storage_offset=4096, storage_bytes=24,
                     pin_token=0, offset_bits=0, code=2, bits=32, lanes=1, flags=4, ndim=2, n_sections=0)
     tap.equal({member: value[member] for member in expected}, expected, "the fields")
     tap.equal([data[136 + 4 * i] for i in range(2)], [2, 3], "the shape")
-    covered = sorted((offset, size) for offset, size in table.values())
-    tap.equal([offset for offset, _ in covered] + [136], [0] + [offset + size for offset, size in covered], "gaps in the page's table")
+
+
+def user_by_the_page():
+    """The section of user bytes, behind that of a path."""
+    data = golden_bytes("attributes_user")
+    value = members(data, 0, rows("docs/wire.md", "## Handle"))
+    tap.equal((value["flags"], value["n_sections"]), (4 | 16 | 32 | 64 | 128 | 256 | 512 | 1024, 2), "flags and sections")
+    at = 136 + 8
+    tap.equal((data[at:at + 8], data[at + 8:at + 8 + 13]), (bytes.fromhex("0100010039000000"), b"/run/user/100"), "the path")
+    at += 8 + 64
+    tap.equal(data[at:], bytes.fromhex("0200000012000000") + b"rhtp" + b'{"tp_rank": 3}' + bytes(6), "the user attribute")
+
+
+class Reader:
+    """Reads a tree by the tables of docs/wire.md."""
+
+    def __init__(self, data):
+        self.data = data
+        self.at = 48
+        self.head = members(data, 0, table_of("#### Head", 16, 48))
+        self.tensor = table_of("#### Tensor", 0, 32)
+        self.more = table_of("With components, in place of", 24, 48)
+        check_first_16(members(data, 0, {member: place for member, place in rows("docs/wire.md", "## Handle").items()
+                                         if place[0] < 16}), data, 1)
+
+    def take(self, n):
+        """n bytes, and the zeros behind them."""
+        taken, padding = self.data[self.at:self.at + n], self.data[self.at + n:self.at + -(-n // 8) * 8]
+        tap.equal((len(taken), sum(padding)), (n, 0), f"{n} bytes at {self.at}")
+        self.at += -(-n // 8) * 8
+        return taken
+
+    def rows(self, first, size, n):
+        table = table_of(first, 0, size)
+        return [members(self.take(size), 0, table) for _ in range(n)]
+
+    def node(self):
+        value = members(self.data, self.at, self.tensor)
+        has_parts = value["layout"] != 0
+        if has_parts:
+            value.update(members(self.data, self.at, self.more))
+        self.at += 48 if has_parts else 32
+        n, width = value["ndim"] * (1 if value["flags"] & 4 else 2), 8 if value["flags"] & 8 else 4
+        dims = self.take(n * width)
+        value["dims"] = [int.from_bytes(dims[i * width:(i + 1) * width], "little", signed=True) for i in range(n)]
+        value["user"] = self.take(value["user_bytes"])
+        value["parts"] = [self.node() for _ in range(value["n_components"])]
+        return value
+
+    def read(self):
+        tree = {"exporters": self.rows("#### Exporter", 64, self.head["n_exporters"]),
+                "allocations": self.rows("#### Allocation", 32, self.head["n_allocations"]),
+                "storages": self.rows("#### Storage", 32, self.head["n_storages"])}
+        begin = self.at
+        tree["entries"] = [self.node() for _ in range(self.head["n_entries"])]
+        tap.equal(self.at - begin, self.head["tensors_bytes"], "the bytes of the tensors")
+        tree["paths"] = self.take(sum(exporter["path_bytes"] for exporter in tree["exporters"]))
+        tree["names"] = self.take(self.head["names_bytes"]).split(b"\0")[:-1]
+        tap.equal((self.at, self.head["n_sections"]), (len(self.data), 0), "what is left")
+        return tree
+
+
+def picked(values, *names):
+    return [tuple(value[name] for name in names) for value in values]
+
+
+def tree_by_the_page():
+    """The golden trees read by docs/wire.md alone."""
+    path = b"/run/user/1000/lend-1000-e0e1e2e3e4e5e6e7e8e9eaebecedeeef"
+    none = 0xffffffff
+    reader = Reader(golden_bytes("tree_group"))
+    tree = reader.read()
+    tap.equal((reader.head["n_tensors"], reader.head["flags"]), (4, 1), "the head")
+    tap.equal(picked(tree["exporters"], "start_ns", "uid", "pid", "pin_token", "path_bytes"),
+              [(0x1122334455667788, 1000, 4321, 0xfedcba9876543210, len(path)), (5, 1001, 99, 1, 0)], "exporters")
+    tap.equal(picked(tree["allocations"], "exporter", "device_type", "index", "gen", "allocation_bytes"),
+              [(0, 1, 3, 2, 2 << 20), (1, 1, 0, 1, 1 << 40), (1, 1, none, 0, 0)], "allocations")
+    tap.equal(picked(tree["storages"], "allocation", "slot", "slot_gen", "storage_offset", "storage_bytes"),
+              [(0, 7, 9, 4096, 24), (1, 0xabcdef, 0x0123456789abcdef, 1 << 32, 1 << 39), (2, 3, 4, 0, 0)], "storages")
+    tap.equal(picked(tree["entries"], "layout", "flags", "storage", "offset_bits", "code", "bits", "lanes", "dims", "user_tag", "user"),
+              [(0, 4 | 16 | 64, 0, 0, 2, 32, 1, [2, 3], 1, bytes(range(1, 10))), (0, 4, 0, 0, 2, 32, 1, [6], 0, b""),
+               (0, 1 | 8, 1, 8 * ((1 << 38) + 16), 2, 32, 1, [2, 5, 1 << 33, -7], 0, b""), (0, 4 | 2, 2, 0, 0, 8, 1, [0], 0, b"")], "entries")
+    tap.equal((tree["paths"], tree["names"]), (path, [b"layers.0.weight", b"", "größe".encode(), b"\x1b[2J"]), "paths and names")
+
+    tree = Reader(golden_bytes("tree_wrapper")).read()
+    whole = tree["entries"][0]
+    tap.equal(picked([whole], "layout", "storage", "code", "bits", "user_tag", "user"), [(10, none, 2, 64, 0xabcd, b"tag")], "the wrapper")
+    tap.equal(picked(whole["parts"], "layout", "flags", "n_components", "dim", "scale", "zero_point", "dims"),
+              [(1, 2048 | 4, 2, 0, 0, 0, [3, 4]), (7, 4, 2, 1, 0, 0, [2, -1, 4]),
+               (8, 4, 1, 0, int.from_bytes(struct.pack("<d", 0.125), "little"), 2**64 - 3, [6]), (9, 4, 3, 1, 0, 0, [2, 3])], "its parts")
+    tap.equal([picked(part["parts"], "layout", "code", "bits", "dims") for part in whole["parts"]],
+              [[(0, 0, 64, [2, 3]), (0, 2, 32, [3])], [(0, 2, 32, [5, 4]), (0, 0, 64, [3])], [(0, 0, 8, [6])],
+               [(0, 0, 8, [2, 3]), (0, 2, 32, [3]), (0, 0, 64, [3])]], "their parts")
+
+    tree = Reader(golden_bytes("tree_csr")).read()
+    tap.equal(picked(tree["entries"], "layout", "flags", "dims"), [(2, 4 | 16, [4, 5])], "the CSR tensor")
+    tap.equal(picked(tree["entries"][0]["parts"], "storage", "dims"), [(0, [5]), (1, [3]), (2, [3])], "its components")
+    tree = Reader(golden_bytes("tree_meta_pair")).read()
+    tap.equal(picked(tree["allocations"], "device_type", "index"), [(1024, none)], "no allocation")
+    tap.equal(picked(tree["storages"], "slot", "slot_gen", "storage_bytes"), [(0, 17, 4096)], "the meta storage")
+    tap.equal(picked(tree["entries"], "storage", "offset_bits"), [(0, 0), (0, 32 * 512)], "its views")
+    empty = Reader(golden_bytes("tree_empty_group"))
+    tap.equal((empty.read()["entries"], len(empty.data)), ([], 48), "the empty group")
+
+
+def message_by_the_page():
+    """The golden messages read by docs/wire.md alone."""
+    header, item = table_of("## Message of lend_send", 0, 16), table_of("### Item", 0, 8)
+    for name, handle, items in (("message", b"a handle", [(1, 0), (2, 5)]), ("message_long", None, [(1, 0), (2, 5), (3, 0)])):
+        data = golden_bytes(name)
+        value = members(data, 0, header)
+        tap.equal((value["magic"].to_bytes(4, "little"), value["n_fds"], value["reserved"]), (b"LMSG", len(items), 0), "the header")
+        tap.equal(value["handle_bytes"], len(handle) if handle else 2048 - 31, "the length")
+        tap.equal(picked([members(data, 16 + 8 * i, item) for i in range(len(items))], "kind", "index"), items, "the items")
+        tap.equal(data[16 + 8 * len(items):], handle or b"", "what follows")
 
 
 def prototypes():
@@ -250,6 +388,9 @@ sys.exit(tap.main([
     ("failure-modes.md has every label", labels),
     ("offsets in the pages are those of the code", offsets),
     ("a handle is what wire.md says", handle_by_the_page),
+    ("a user attribute is what wire.md says", user_by_the_page),
+    ("a tree is what wire.md says", tree_by_the_page),
+    ("a message is what wire.md says", message_by_the_page),
     ("man pages show the prototypes of the headers", prototypes),
     ("every call's comment has every line", calls),
     ("man pages are listed and well formed", man_pages),

@@ -226,10 +226,7 @@ LEND_TEST(tree_of_a_group) {
     nodes[2].tensor.is_read_only = true;
     nodes[2].tensor.offset_bits = 8 * ((1ull << 38) + 16);
     nodes[3].tensor.is_padded = true;
-    static const char *const names[] = {"layers.0.weight", "",
-                                        "gr\xc3\xb6\xc3\x9f"
-                                        "e",
-                                        "\x1b[2J"};
+    static const char *const names[] = {"layers.0.weight", "", "gr\xc3\xb6\xc3\x9f\x65", "\x1b[2J"};
     const struct lend__tree_source source = {.is_group = true,
                                              .n_exporters = 2,
                                              .n_allocations = 3,
@@ -339,7 +336,8 @@ LEND_TEST(message_with_a_long_handle) {
     for (size_t i = 0; i < sizeof handle; i++) handle[i] = (uint8_t)(i * 7);
     check_message("message_long.hex", handle, sizeof handle, &packet);
     CHECK_UINT(packet.n_fds, 3);
-    CHECK_INT(fcntl(packet.fds[2], F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL);
+    const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL; /* newer kernels have one more */
+    CHECK_INT(fcntl(packet.fds[2], F_GET_SEALS) & seals, seals);
     CHECK_INT(lseek(packet.fds[2], 0, SEEK_END), (long long)sizeof handle);
     CHECK_INT(pread(packet.fds[2], found, sizeof found, 0), (long long)sizeof found);
     CHECK_MEM(found, handle, sizeof handle);

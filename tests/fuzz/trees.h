@@ -127,13 +127,7 @@ static inline void sample_add(struct lend_group *group, const char *name, struct
 
 /* All of them, tied tensors, marks with user bytes, and two views of one meta storage. */
 static inline struct lend_group *sample_group(struct lend_pool *pool) {
-    static const char *const names[N_SAMPLES] = {"csr",
-                                                 "",
-                                                 "nested",
-                                                 "jagged",
-                                                 "channels",
-                                                 "gr\xc3\xb6\xc3\x9f"
-                                                 "e"};
+    static const char *const names[N_SAMPLES] = {"csr", "", "nested", "jagged", "channels", "gr\xc3\xb6\xc3\x9f\x65"};
     struct lend_group *group = NULL;
     struct lend_tensor *plain = sample_floats(pool, SIZES(6, 7)), *tied = NULL, *view = NULL, *marked = NULL,
                        *meta = NULL;

@@ -238,12 +238,7 @@ static char *draw_name(struct forest *forest, unsigned index) {
     switch (draw(forest, 6)) {
     case 0: return name;
     case 1: memset(name, 'a' + (int)index, LEND_GROUP_NAME_MAX); break;
-    case 2:
-        snprintf(name, 64,
-                 "gr\xc3\xb6\xc3\x9f"
-                 "e.%u\xf0\x9f\xa6\x86",
-                 index);
-        break;
+    case 2: snprintf(name, 64, "gr\xc3\xb6\xc3\x9f\x65.%u\xf0\x9f\xa6\x86", index); break;
     case 3: snprintf(name, 64, "\x1b[31m\t\n\r\x7f%u", index); break;
     case 4:
         for (unsigned i = 0, n = 1 + draw(forest, 300); i < n; i++) name[i] = (char)(1 + draw(forest, 255));
