@@ -124,7 +124,7 @@ struct lend__contact_request {
 /* Makes sure that this peer can be taken from: table, page and the allocation. One deadline, all or nothing.
  * Unlocked, with a user counted.
  * Return: 0; -EOWNERDEAD; -ESTALE; -ETIMEDOUT; -EPERM; -EPROTONOSUPPORT; -EMFILE; -EREMOTE; -EBADMSG; -ENOMEM... */
-int lend__contact(struct lend__peer *peer, const struct lend__contact_request *request, struct lend_error *error);
+int lend__contact(struct lend__peer *peer, const struct lend__contact_request *wanted, struct lend_error *error);
 
 /* Asks the exporter to drain our page; does not wait, and may be lost. Locked or not. */
 void lend__peer_kick(struct lend__peer *peer);
@@ -134,7 +134,7 @@ void lend__peer_get_spare(struct lend__peer *peer, uint64_t deadline);
 
 /* Uses a table and an allocation that came with a message, when the exporter itself is dead. The descriptors are
  * consumed on success. allocation_fd may be -1 for a storage of no bytes. Unlocked, with a user counted. */
-int lend__contact_frozen(struct lend__peer *peer, const struct lend__contact_request *request, int *table_fd,
+int lend__contact_frozen(struct lend__peer *peer, const struct lend__contact_request *wanted, int *table_fd,
                          int *allocation_fd, struct lend_error *error);
 
 /* Pins n storages at the exporter with one token, or none. Cancels a token. Unlocked, with a user counted. */

@@ -124,6 +124,7 @@ int lend__reduce_wire(struct lend_tensor *tensor, const struct lend_reduce_opts 
     struct lend__storage *storage = NULL;
     bool copies = false;
     int r = lend__carry_check_opts(opts, OPERATION, error);
+    if (r >= 0 && !tensor) r = lend__fail(error, -EINVAL, OPERATION, "the tensor is NULL");
     if (r >= 0) r = lend__tensor_storage(tensor, &storage, OPERATION, error);
     if (r >= 0) r = lend__carry_check_attrs(tensor, true, OPERATION, error);
     if (r >= 0) r = lend__carry_check_storage(storage, opts, &copies, OPERATION, error);

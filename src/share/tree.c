@@ -134,7 +134,7 @@ int lend__tree_open(const void *bytes, size_t n, struct lend__tree *ret, const c
     if (!lend__bytes_are_zero(p + nodes_end + paths, names_at - nodes_end - paths) ||
         !lend__bytes_are_zero(p + names_at + ret->names_bytes, end - names_at - ret->names_bytes))
         return bad(error, operation, "its padding is not zero");
-    return lend__wire_take_sections(p, end, n, lend__get16(p + 46), take_section, NULL, operation, error);
+    return lend__wire_take_sections(p + end, p + n, lend__get16(p + 46), take_section, NULL, operation, error);
 }
 
 void lend__tree_exporters(const struct lend__tree *tree, struct lend__wire_exporter *ret) {

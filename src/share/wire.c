@@ -115,22 +115,23 @@ static int refuse_section(uint32_t type, const char *operation, struct lend_erro
                       type, LEND_WIRE_MAJOR, LEND_WIRE_MINOR);
 }
 
-int lend__wire_take_sections(const uint8_t *p, size_t at, size_t total, uint32_t n, lend__wire_section_fn take,
-                             void *user, const char *operation, struct lend_error *error) {
+int lend__wire_take_sections(const uint8_t *at, const uint8_t *end, uint32_t n, lend__wire_section_fn take, void *user,
+                             const char *operation, struct lend_error *error) {
     for (uint32_t i = 0; i < n; i++) {
-        if (total - at < 8) return lend__wire_bad(error, operation, "a section is cut off");
-        uint32_t type = lend__get16(p + at), flags = lend__get16(p + at + 2), bytes = lend__get32(p + at + 4);
+        if (end - at < 8) return lend__wire_bad(error, operation, "a section is cut off");
+        uint32_t type = lend__get16(at), flags = lend__get16(at + 2), bytes = lend__get32(at + 4);
         at += 8;
-        if (bytes > total - at || lend__padded8(bytes) > total - at)
+        size_t left = (size_t)(end - at);
+        if (bytes > left || lend__padded8(bytes) > left)
             return lend__wire_bad(error, operation, "a section is cut off");
-        int r = take(user, type, p + at, bytes, operation, error);
+        int r = take(user, type, at, bytes, operation, error);
         if (r < 0) return r;
         if (r > 0 && (flags & SECTION_CRITICAL)) return refuse_section(type, operation, error);
-        if (!lend__bytes_are_zero(p + at + bytes, lend__padded8(bytes) - bytes))
+        if (!lend__bytes_are_zero(at + bytes, lend__padded8(bytes) - bytes))
             return lend__wire_bad(error, operation, "its padding is not zero");
         at += lend__padded8(bytes);
     }
-    return at == total ? 0 : lend__wire_bad(error, operation, "bytes follow its last section");
+    return at == end ? 0 : lend__wire_bad(error, operation, "bytes follow its last section");
 }
 
 /* --- writing --------------------------------------------------------------------------------------------------------- */
@@ -264,5 +265,5 @@ int lend__wire_decode(const void *bytes, size_t n, struct lend__wire *ret, const
     if (r < 0) return r;
     uint32_t body = LEND__WIRE_FIXED_BYTES + (uint32_t)r;
     if (!p[135] && body == n) return 0;
-    return lend__wire_take_sections(p, body, n, p[135], take_section, ret, operation, error);
+    return lend__wire_take_sections(p + body, p + n, p[135], take_section, ret, operation, error);
 }

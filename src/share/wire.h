@@ -73,10 +73,10 @@ int lend__wire_decode(const void *bytes, size_t n, struct lend__wire *ret, const
 bool lend__wire_is_tree(const void *bytes, size_t n);
 
 /* Length, magic, version and checksum: what must hold before anything else is read. Return as lend__wire_decode. */
-int lend__wire_open(const uint8_t *bytes, size_t n, enum lend__wire_form form, const char *operation,
+int lend__wire_open(const uint8_t *p, size_t n, enum lend__wire_form form, const char *operation,
                     struct lend_error *error);
 /* Writes all that lend__wire_open reads; last, because of the checksum. */
-void lend__wire_close(uint8_t *bytes, uint32_t total, enum lend__wire_form form);
+void lend__wire_close(uint8_t *p, uint32_t total, enum lend__wire_form form);
 
 /* "these bytes are not a handle of lend: WHAT" */
 int lend__wire_bad(struct lend_error *error, const char *operation, const char *what) __attribute__((cold));
@@ -85,9 +85,9 @@ int lend__wire_bad(struct lend_error *error, const char *operation, const char *
 typedef int (*lend__wire_section_fn)(void *user, uint32_t type, const uint8_t *payload, uint32_t bytes,
                                      const char *operation, struct lend_error *error);
 
-/* Reads n sections from `at` on, which end exactly at `total`. Unknown ones are skipped, unless they are critical. */
-int lend__wire_take_sections(const uint8_t *bytes, size_t at, size_t total, uint32_t n, lend__wire_section_fn take,
-                             void *user, const char *operation, struct lend_error *error);
+/* Reads n sections, which end exactly at `end`. Unknown ones are skipped, unless they are critical. */
+int lend__wire_take_sections(const uint8_t *at, const uint8_t *end, uint32_t n, lend__wire_section_fn take, void *user,
+                             const char *operation, struct lend_error *error);
 
 /* Flags of a tensor, in 16 bits. A tree's nodes may have one more. */
 #define LEND__WIRE_FLAG_COALESCED 0x800u
