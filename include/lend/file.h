@@ -98,8 +98,8 @@ enum lend_file_flags {
 };
 
 struct lend_file_load_opts {
-    size_t size;    /* sizeof(struct lend_file_load_opts) */
-    uint32_t flags; /* enum lend_file_flags */
+    size_t size;                    /* sizeof(struct lend_file_load_opts) */
+    uint32_t flags;                 /* enum lend_file_flags */
     lend_file_progress_fn progress; /* NULL: nothing is called; not called with LEND_FILE_IN_PLACE */
     void *user;                     /* given back to progress */
 };

@@ -31,10 +31,10 @@ enum lend_mode {
 };
 
 enum lend_reduce_flags {
-    LEND_REDUCE_PIN = 1u << 0,      /* this handle keeps the storage alive until it is rebuilt once, cancelled or
+    LEND_REDUCE_PIN = 1u << 0,        /* this handle keeps the storage alive until it is rebuilt once, cancelled or
                                      * expired; n deliveries are n handles */
-    LEND_REDUCE_NO_COPY = 1u << 1,  /* refuse private memory (-EOPNOTSUPP) instead of copying it */
-    LEND_REDUCE_READ_ONLY = 1u << 2, /* importers get a tensor marked read-only (in a pool that peers may write, the
+    LEND_REDUCE_NO_COPY = 1u << 1,    /* refuse private memory (-EOPNOTSUPP) instead of copying it */
+    LEND_REDUCE_READ_ONLY = 1u << 2,  /* importers get a tensor marked read-only (in a pool that peers may write, the
                                      * mark binds only well-behaved peers; the pool flag binds all) */
     LEND_REDUCE_MATERIALIZE = 1u << 3 /* give zero tensors memory (as private memory: copied and pinned) instead of
                                        * refusing them; NO_COPY does not forbid that */
@@ -69,9 +69,9 @@ LEND_API int lend_reduce(struct lend_tensor *tensor, const struct lend_reduce_op
                          size_t *ret_bytes, struct lend_error *error);
 
 enum lend_rebuild_flags {
-    LEND_REBUILD_READ_ONLY = 1u << 0, /* mark the tensor read-only here */
-    LEND_REBUILD_WRITABLE = 1u << 1,  /* -EACCES when the memory is lent read-only */
-    LEND_REBUILD_CHECK = 1u << 2,     /* lend_tensor_check what was rebuilt: -EBADMSG when it does not hold */
+    LEND_REBUILD_READ_ONLY = 1u << 0,    /* mark the tensor read-only here */
+    LEND_REBUILD_WRITABLE = 1u << 1,     /* -EACCES when the memory is lent read-only */
+    LEND_REBUILD_CHECK = 1u << 2,        /* lend_tensor_check what was rebuilt: -EBADMSG when it does not hold */
     LEND_REBUILD_FILE_IN_PLACE = 1u << 3 /* also take memory that is a file's (LEND_FILE_IN_PLACE): whoever may write
                                           * that file can cut it short, and the next access is SIGBUS. Without it such
                                           * a tensor is refused (-EACCES) */

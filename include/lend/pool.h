@@ -21,7 +21,7 @@ enum lend_pool_flags {
     LEND_POOL_PEERS_READ_ONLY = 1u << 0, /* peers can map the memory only for reading; the kernel enforces it */
     LEND_POOL_ISOLATE = 1u << 1,         /* every tensor gets an allocation of its own: no neighbours are seen */
     LEND_POOL_PRETOUCH = 1u << 2,        /* map the pages at creation, so that the first write faults no more */
-    LEND_POOL_FILE_IN_PLACE = 1u << 3    /* adopt_fd is a file on a disk, not a memfd: its range is mapped read-only, here
+    LEND_POOL_FILE_IN_PLACE = 1u << 3 /* adopt_fd is a file on a disk, not a memfd: its range is mapped read-only, here
                                           * and by peers, stays backed by the file, and is given out by
                                           * lend_tensor_new_at alone. The kernel cannot protect it: whoever may write
                                           * the file can cut it short, and then an access is SIGBUS in every process
@@ -57,10 +57,10 @@ struct lend_pool_opts {
 };
 
 struct lend_pool_stats {
-    size_t size;                     /* in: sizeof(struct lend_pool_stats) */
-    uint64_t n_allocations;          /* living now */
-    uint64_t n_allocations_made;     /* since the pool began */
-    uint64_t n_allocations_returned; /* given back to the system */
+    size_t size;                                    /* in: sizeof(struct lend_pool_stats) */
+    uint64_t n_allocations;                         /* living now */
+    uint64_t n_allocations_made;                    /* since the pool began */
+    uint64_t n_allocations_returned;                /* given back to the system */
     uint64_t reserved_bytes, reserved_bytes_peak;   /* of a file in place: what is mapped, which is no memory */
     uint64_t allocated_bytes, allocated_bytes_peak; /* blocks in use, rounded sizes */
     uint64_t requested_bytes;                       /* as asked for */

@@ -10,7 +10,7 @@ struct lend__map {
     struct lend__map_slot {
         uint64_t key; /* 0: free */
         uint32_t value;
-    } *slots;
+    } * slots;
     uint32_t room, n; /* room: 0, or a power of two, at least twice n */
 };
 

@@ -276,8 +276,7 @@ bool lend__request_handle(struct lend__connection *connection, const void *messa
     case LEND__CONTROL_HELLO: return handle_hello(connection, &request);
     case LEND__CONTROL_ALLOCATION: return handle_allocation(connection, &request);
     case LEND__CONTROL_SPARE: return handle_spare(connection, &request);
-    case LEND__CONTROL_PIN:
-        return handle_pin(connection, &request, (const uint8_t *)message + sizeof request);
+    case LEND__CONTROL_PIN: return handle_pin(connection, &request, (const uint8_t *)message + sizeof request);
     case LEND__CONTROL_CANCEL: return handle_cancel(connection, &request);
     case LEND__CONTROL_KICK: return handle_kick(connection);
     case LEND__CONTROL_REPORT: return handle_report(connection, &request);

@@ -130,4 +130,3 @@ int lend__geometry_check(const struct lend__geometry *geometry, uint64_t storage
         return refuse_range(ret, offset, storage_bits, operation, error);
     return 0;
 }
-

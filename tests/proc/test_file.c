@@ -346,6 +346,13 @@ static struct lend_shm_allocation *entry_of(uint32_t index) {
     return &lend__shm_allocations(lend__ledger.table)[index];
 }
 
+/* The service reads it under the ledger lock. */
+static void send_instead(int *sent, int fd) {
+    lend__ledger_lock();
+    *sent = fd;
+    lend__ledger_unlock();
+}
+
 LEND_TEST(what_a_table_calls_a_file_is_looked_at) {
     int fd = test_file_patterned(FILE_BYTES);
     open_with(NULL);
@@ -369,9 +376,9 @@ LEND_TEST(what_a_table_calls_a_file_is_looked_at) {
     const int others[] = {pipes[0], open("/tmp", O_RDONLY | O_CLOEXEC), open("/dev/zero", O_RDONLY | O_CLOEXEC),
                           open("/dev/null", O_WRONLY | O_CLOEXEC)};
     for (unsigned i = 0; i < sizeof others / sizeof others[0]; i++) {
-        *sent = others[i];
+        send_instead(sent, others[i]);
         CHECK_INT(rebuild_elsewhere(handle.text, "not a range of a regular file"), -EBADMSG);
-        *sent = good;
+        send_instead(sent, good);
         close(others[i]);
     }
     close(pipes[1]);
