@@ -20,6 +20,7 @@ struct lend_group;
 #define LEND_GROUP_TENSORS_MAX (1u << 20) /* entries, and also tensors with their components */
 #define LEND_GROUP_NAME_MAX 4095          /* bytes of a name without its NUL */
 #define LEND_GROUP_BYTES_MAX (1u << 28)   /* bytes of its handle */
+#define LEND_GROUP_EXPORTERS_MAX 1024     /* processes whose storages it names */
 
 /* Makes an empty group.
  *   ret_group  returned: one reference.

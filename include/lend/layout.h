@@ -77,7 +77,7 @@ LEND_API int lend_tensor_components(const struct lend_tensor *tensor, struct len
 
 /* Checks the elements of the components of a sparse, nested or quantized tensor: indices in range, row pointers that
  * begin at 0, rise and end at N, no duplicates (where the layout forbids them), sizes and offsets inside the values. A
- * strided tensor has nothing to check, a wrapper only what it wraps. LEND_REBUILD_CHECK does this at rebuild.
+ * strided tensor has nothing to check, nor has a meta one, and a wrapper only what it wraps. LEND_REBUILD_CHECK does this at rebuild.
  *   tensor  borrowed.
  *   error   borrowed, NULL allowed: names the component, the place and the value.
  * Return: 0; -EBADMSG; -EOPNOTSUPP (memory that the CPU cannot read); -ENOMEM; -ESTALE; -ECHILD.

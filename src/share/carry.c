@@ -73,9 +73,7 @@ int lend__carry_check_storage(const struct lend__storage *storage, const struct 
     default: break;
     }
     *ret_copies = opts->mode == LEND_MODE_SNAPSHOT;
-    const struct lend__extent *extent = lend__storage_extent(storage);
-    if (!extent || !extent->is_file) return 0;
-    return lend__extent_file_check(extent, (uint64_t)(storage->data - extent->base), storage->bytes, operation, error);
+    return lend__storage_check_file(storage, operation, error);
 }
 
 bool lend__carry_has_news_of_hooks(struct lend_tensor *tensor) {

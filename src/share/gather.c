@@ -166,7 +166,8 @@ static void replace(struct held *held, struct lend__storage *copy) {
 static int copy_whole(struct lend__gather *g, struct held *held, struct lend_pool *pool) {
     const struct lend__storage *from = held->storage;
     struct lend__storage *copy = NULL;
-    int r = lend__storage_new_pool(pool, from->bytes, &copy, g->error);
+    int r = lend__storage_check_file(from, g->request.operation, g->error);
+    if (r >= 0) r = lend__storage_new_pool(pool, from->bytes, &copy, g->error);
     if (r < 0) return r;
     if (from->data)
         memcpy(copy->data, from->data, from->bytes);
@@ -201,6 +202,10 @@ static int copy_all(struct lend__gather *g) {
 /* --- exporters -------------------------------------------------------------------------------------------------------- */
 
 static int new_exporter(struct lend__gather *g, uint32_t *ret) {
+    if (g->n_exporters == LEND_GROUP_EXPORTERS_MAX)
+        return lend__fail_bytes(
+            g->error, -ENOSPC, g->request.operation, g->n_exporters + 1ull, LEND_GROUP_EXPORTERS_MAX,
+            "the tensors belong to more than %u processes; use several groups", LEND_GROUP_EXPORTERS_MAX);
     uint32_t room = g->exporters_room;
     void *exporters = g->exporters, *peers = g->peers, *paths = g->paths;
     int r = room_for(&exporters, g->n_exporters, &room, sizeof *g->exporters);

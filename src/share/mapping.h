@@ -25,11 +25,7 @@ struct lend__mapping {
     struct lend__mapping *next; /* on its way out (mapping_release) */
 };
 
-/* The extent in which a storage lies, own or mapped; NULL: private memory, or none. */
-static inline const struct lend__extent *lend__storage_extent(const struct lend__storage *storage) {
-    if (storage->block) return &storage->block->allocation->extent;
-    return storage->mapping ? &storage->mapping->extent : NULL;
-}
+_Static_assert(offsetof(struct lend__mapping, extent) == 0, "lend__storage_extent reads it so");
 
 /* What is to be mapped, as the exporter's table says. */
 struct lend__mapping_request {

@@ -536,10 +536,7 @@ static void end_own_pins(const struct lend__obtain *job) {
 static int check_files(struct lend__obtain *job) {
     for (uint32_t i = 0; i < job->n_wanted; i++) {
         const struct lend__storage *storage = job->wanted[i].got;
-        const struct lend__extent *extent = storage ? lend__storage_extent(storage) : NULL;
-        if (!extent || !extent->is_file) continue;
-        int r = lend__extent_file_check(extent, (uint64_t)(storage->data - extent->base), storage->bytes, OPERATION,
-                                        job->error);
+        int r = storage ? lend__storage_check_file(storage, OPERATION, job->error) : 0;
         if (r < 0) return about(job, r, i);
     }
     return 0;

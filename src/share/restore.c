@@ -265,7 +265,6 @@ static int build_all(struct restore *x, uint32_t n, const bool *selected, struct
     if (r < 0) name_root(x, r, done, selected);
     for (uint32_t i = 0; r >= 0 && (x->flags & LEND_REBUILD_CHECK) && i < n; i++) {
         r = lend_tensor_check(ret[i], x->error);
-        if (r == -EOPNOTSUPP) r = 0; /* no elements to check here: meta */
         if (r < 0) name_root(x, r, i, selected);
     }
     while (r < 0 && done) {

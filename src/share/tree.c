@@ -100,8 +100,8 @@ static int take_head(const uint8_t *p, struct lend__tree *ret, const char *opera
         return lend__fail(error, -EPROTONOSUPPORT, operation,
                           "the handle has flags 0x%x that this library (wire %d.%d) does not know; update lend", flags,
                           LEND_WIRE_MAJOR, LEND_WIRE_MINOR);
-    if (ret->n_nodes > LEND_GROUP_TENSORS_MAX || ret->n_entries > ret->n_nodes ||
-        (!ret->is_group && ret->n_entries != 1))
+    if (ret->n_exporters > LEND_GROUP_EXPORTERS_MAX || ret->n_nodes > LEND_GROUP_TENSORS_MAX ||
+        ret->n_entries > ret->n_nodes || (!ret->is_group && ret->n_entries != 1))
         return bad(error, operation, "its counts are impossible");
     return 0;
 }

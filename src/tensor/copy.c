@@ -148,6 +148,8 @@ int lend__tensor_copy_raw(struct lend_tensor *tensor, struct lend_pool *pool, st
     if (storage->device.device_type != kDLCPU)
         return lend__fail(error, -EOPNOTSUPP, operation, "memory of device type %d cannot be read by the CPU",
                           (int)storage->device.device_type);
+    r = lend__storage_check_file(storage, operation, error);
+    if (r < 0) return r;
     struct lend_tensor *copy;
     const struct lend__geometry geometry = {.dtype = tensor->dtype,
                                             .is_padded = tensor->is_padded,

@@ -46,6 +46,8 @@ static int reader_open(struct reader *reader, const struct lend_tensor *whole, u
     if (storage->device.device_type != kDLCPU)
         return lend__fail(error, -EOPNOTSUPP, OPERATION, "%s: memory of device type %d cannot be read by the CPU",
                           reader->name, (int)storage->device.device_type);
+    r = lend__storage_check_file(storage, OPERATION, error);
+    if (r < 0) return r;
     for (int32_t i = 0; i < t->ndim; i++) {
         /* With index 0 and 1, and elements, the distance between them has been checked at birth. */
         bool matters = t->numel > 0 && lend__tensor_shape(t)[i] > 1 && storage->data;
@@ -324,6 +326,17 @@ static int check_scales(const struct lend_tensor *tensor, struct lend_error *err
     return 0;
 }
 
+/* Index components without elements: there is nothing to be right or wrong. */
+static bool has_meta_indices(const struct lend_tensor *tensor) {
+    uint32_t values = lend__layout_values(tensor->layout);
+    for (uint32_t i = 0; i < tensor->extra->n_components; i++) {
+        const struct lend_tensor *t = tensor->extra->components[i];
+        const struct lend__storage *storage = lend__load_acquire(&t->storage);
+        if (i != values && storage && storage->kind == LEND__STORAGE_META) return true;
+    }
+    return false;
+}
+
 int lend_tensor_check(struct lend_tensor *tensor, struct lend_error *error) {
     struct lend__storage *storage;
     if (lend__is_raw_clone()) return lend__fail(error, -ECHILD, OPERATION, "this process was made by a raw clone");
@@ -332,13 +345,12 @@ int lend_tensor_check(struct lend_tensor *tensor, struct lend_error *error) {
     int r = 0; /* is everything still here, and of a wrapper, right? */
     for (uint32_t i = 0; r == 0 && i < tensor->extra->n_components; i++)
         r = lend_tensor_check(tensor->extra->components[i], error);
-    if (r < 0) return r;
+    if (r < 0 || tensor->layout == LEND_LAYOUT_WRAPPER || has_meta_indices(tensor)) return r;
     switch (tensor->layout) {
     case LEND_LAYOUT_COO: return check_coo(tensor, error);
     case LEND_LAYOUT_NESTED: return check_nested(tensor, error);
     case LEND_LAYOUT_JAGGED: return check_jagged(tensor, error);
     case LEND_LAYOUT_QUANTIZED_PER_CHANNEL: return check_scales(tensor, error);
-    case LEND_LAYOUT_WRAPPER:
     case LEND_LAYOUT_QUANTIZED: return 0;
     default: return check_compressed(tensor, error);
     }

@@ -79,6 +79,20 @@ static inline struct lend__storage *lend__storage_ref(struct lend__storage *stor
     return storage;
 }
 
+/* The extent in which a storage lies, own or mapped; NULL: private memory, or none. (It is a mapping's first member.) */
+static inline const struct lend__extent *lend__storage_extent(const struct lend__storage *storage) {
+    if (storage->block) return &storage->block->allocation->extent;
+    return (const struct lend__extent *)storage->mapping;
+}
+
+/* Of a file's memory: is the file still long enough to be read? Asked before the library itself reads. 0 or -ESTALE. */
+static inline int lend__storage_check_file(const struct lend__storage *storage, const char *operation,
+                                           struct lend_error *error) {
+    const struct lend__extent *extent = lend__storage_extent(storage);
+    if (__builtin_expect(!extent || !extent->is_file, 1)) return 0;
+    return lend__extent_file_check(extent, (uint64_t)(storage->data - extent->base), storage->bytes, operation, error);
+}
+
 /* Takes a reference unless the count is 0. For look-ups by address, under the pool's lock. */
 bool lend__storage_ref_unless_zero(struct lend__storage *storage);
 

@@ -215,10 +215,7 @@ void *lend_tensor_data(const struct lend_tensor *tensor) {
 
 /* Where the storage lies in an allocation; nothing for private and for empty storages. */
 static void fill_allocation(const struct lend__storage *storage, struct lend_tensor_info *info) {
-    const struct lend__extent *extent = NULL;
-    /* share/ owns struct lend__mapping; its first member is the extent. */
-    if (storage->kind == LEND__STORAGE_POOL && storage->block) extent = &storage->block->allocation->extent;
-    if (storage->kind == LEND__STORAGE_IMPORTED) extent = (const struct lend__extent *)storage->mapping;
+    const struct lend__extent *extent = lend__storage_extent(storage);
     if (!extent) return;
     info->allocation_inode = extent->inode;
     info->allocation_offset = (uint64_t)(storage->data - extent->base);

@@ -187,6 +187,11 @@ LEND_TEST(a_cut_file_is_an_error_before_it_is_a_signal) {
     CHECK_UINT(error.available, 5000);
     tensor = tensor_at(pool, 4900, 100);
     CHECK_UINT(((uint8_t *)lend_tensor_data(tensor))[99], test_file_byte(4999));
+    struct lend_tensor *copy = NULL;
+    CHECK_INT(ftruncate(fd, 0), 0); /* the library looks before it reads */
+    CHECK_CODE(lend_tensor_copy(tensor, NULL, &copy, &error), -ESTALE);
+    CHECK_CONTAINS(error.text, "cut to 0 bytes");
+    CHECK_PTR(copy, NULL);
     lend_tensor_unref(tensor);
     CHECK_INT(ftruncate(fd, 10000), 0);
     tensor = tensor_at(pool, 4901, 100); /* it is what it was, and now zero */
