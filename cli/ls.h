@@ -33,6 +33,9 @@ struct ls_sums {
 };
 struct ls_sums ls_sum_up(const struct answer *answers, size_t n);
 
+/* Not so: that of an empty tensor, whose allocation is reported as UINT32_MAX. */
+bool ls_has_memory(const struct lend_report_storage *storage);
+
 /* Since a CLOCK_BOOTTIME, the clock of all times in a report. */
 uint64_t ls_age_ns(uint64_t since_ns);
 

@@ -26,7 +26,7 @@ static json_t *json_storage(const struct lend_report *r, const struct lend_repor
     json_t *o = json_object(), *holders = json_array();
     json_object_set_new(o, "slot", json_size(s->slot));
     json_object_set_new(o, "gen", json_size(s->gen));
-    json_object_set_new(o, "allocation", json_size(s->allocation));
+    json_object_set_new(o, "allocation", ls_has_memory(s) ? json_size(s->allocation) : json_null());
     json_object_set_new(o, "offset", json_size(s->offset));
     json_object_set_new(o, "bytes", json_size(s->bytes));
     json_object_set_new(o, "pins", json_size(s->n_pins));

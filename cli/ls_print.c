@@ -80,9 +80,12 @@ static void print_storages(const struct lend_report *r) {
     size_t at = 0;
     for (size_t i = 0; i < r->n_storages; i++) {
         const struct lend_report_storage *s = &r->storages[i];
-        printf("  storage %" PRIu32 ": %" PRIu64 " bytes at %" PRIu64 " of allocation %" PRIu32 ", %" PRIu32
-               " pin%s%s\n",
-               s->slot, s->bytes, s->offset, s->allocation, s->n_pins, plural(s->n_pins), s->is_limbo ? ", limbo" : "");
+        printf("  storage %" PRIu32 ": ", s->slot);
+        if (ls_has_memory(s))
+            printf("%" PRIu64 " bytes at %" PRIu64 " of allocation %" PRIu32, s->bytes, s->offset, s->allocation);
+        else
+            printf("no memory");
+        printf(", %" PRIu32 " pin%s%s\n", s->n_pins, plural(s->n_pins), s->is_limbo ? ", limbo" : "");
         for (size_t end = ls_holds_find(r, s->slot, &at); at < end; at++) {
             const struct lend_report_hold *h = &r->holds[at];
             const struct lend_report_peer *peer = ls_peer_find(r, h->pid);

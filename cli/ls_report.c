@@ -53,6 +53,10 @@ const struct lend_report_peer *ls_peer_find(const struct lend_report *r, uint32_
     return r->n_peers ? bsearch(&wanted, r->peers, r->n_peers, sizeof *r->peers, peer_by_pid) : NULL;
 }
 
+bool ls_has_memory(const struct lend_report_storage *storage) {
+    return storage->allocation != UINT32_MAX;
+}
+
 struct ls_sums ls_sum_up(const struct answer *answers, size_t n) {
     struct ls_sums s = {.n_answering = 0};
     for (size_t i = 0; i < n; i++) {

@@ -33,7 +33,8 @@ const char share_help[] =
     "  -i, --in-place     read nothing and lend the files' own bytes, read-only; who\n"
     "                     cuts a file short ends whoever reads it then (SIGBUS)\n"
     "  -o, --output FILE  write the handle, of a group or of the only tensor, into\n"
-    "                     FILE, for 'lend show @FILE'; the line has @FILE instead\n"
+    "                     FILE, for 'lend show @FILE'; the line has @FILE instead;\n"
+    "                     a FILE that is there and holds no handle is refused\n"
     "  -r, --read-only    others can map the memory for reading only (the kernel\n"
     "                     enforces it)\n"
     "  -j, --json         one JSON object per line: file, name, dtype, shape, bytes,\n"
@@ -67,13 +68,6 @@ static int open_files(struct share *s) {
                          s->n_entries);
     s->tensors = calloc(s->n_entries, sizeof *s->tensors);
     return s->tensors ? CLI_OK : fail_text(NAME, "no memory for a table of %zu tensors", s->n_entries);
-}
-
-/* Before loading, which may take long. */
-static int open_output(struct share *s) {
-    if (!s->output_path) return CLI_OK;
-    s->output = fopen(s->output_path, "we");
-    return s->output ? CLI_OK : fail_text(NAME, "cannot write to %s: %s", s->output_path, strerror(errno));
 }
 
 static int on_progress(void *user, uint64_t done_bytes, uint64_t total_bytes) {
@@ -117,7 +111,7 @@ static void release(struct share *s) {
     lend_pool_unref(s->pool);
     /* Tensors that others hold keep the context busy; the end of the process is their exporter's death. */
     if (s->is_open) lend_close(NULL);
-    if (s->output) fclose(s->output);
+    free(s->output_target);
     free(s->is_clash);
     free(s->tensors);
     free(s->files);
@@ -127,7 +121,7 @@ static int load_and_lend(struct share *s) {
     struct lend_pool_opts opts = {.size = sizeof opts, .flags = s->is_read_only ? LEND_POOL_PEERS_READ_ONLY : 0};
     int r = open_files(s);
     if (r == CLI_OK && s->is_group) r = share_find_clashes(s);
-    if (r == CLI_OK) r = open_output(s);
+    if (r == CLI_OK) r = share_output_check(s); /* before loading, which may take long */
     if (r != CLI_OK) return r;
     if (lend_open(NULL, &s->error) < 0) return fail(NAME, &s->error);
     s->is_open = true;
@@ -192,6 +186,7 @@ int share_main(int argc, char **argv) {
         sigprocmask(SIG_BLOCK, &stops, &before);
         while (!must_stop) sigsuspend(&before);
     }
+    if (r != CLI_OK) share_output_drop(&s);
     release(&s);
     return r;
 }

@@ -10,19 +10,18 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define NAME "share"
 
-/* A tensor's name and where it is from. */
 struct named {
-    const char *name, *path;
-    size_t at; /* in the order of the files */
+    const char *name; /* of a tensor */
+    size_t at;        /* in the order of the files */
 };
 
 static int by_name(const void *left, const void *right) {
     const struct named *a = left, *b = right;
-    int order = strcmp(a->name, b->name);
-    return order ? order : strcmp(a->path, b->path);
+    return strcmp(a->name, b->name);
 }
 
 static void list_names(const struct share *s, struct named *list) {
@@ -31,13 +30,51 @@ static void list_names(const struct share *s, struct named *list) {
         for (size_t k = 0; k < lend_file_count(s->files[i]); k++) {
             struct lend_file_entry entry = {.size = sizeof entry};
             lend_file_entry_get(s->files[i], k, &entry);
-            list[at] = (struct named){.name = entry.name, .path = s->paths[i], .at = at};
+            list[at] = (struct named){.name = entry.name, .at = at};
             at++;
         }
     }
 }
 
+/* A file is what it is, not what it is called. */
+struct identity {
+    dev_t device;
+    ino_t inode;
+    size_t at; /* in the order of the files */
+};
+
+static int by_identity(const void *left, const void *right) {
+    const struct identity *a = left, *b = right;
+    if (a->device != b->device) return a->device < b->device ? -1 : 1;
+    if (a->inode != b->inode) return a->inode < b->inode ? -1 : 1;
+    return (a->at > b->at) - (a->at < b->at);
+}
+
+/* The files are open: what their names stand for is looked at afterwards. */
+static int refuse_twice(const struct share *s) {
+    struct identity *list = calloc(s->n_files, sizeof *list);
+    if (!list) return fail_text(NAME, "no memory for the identities of %zu files", s->n_files);
+    int r = CLI_OK;
+    for (size_t i = 0; i < s->n_files && r == CLI_OK; i++) {
+        struct stat st;
+        if (stat(s->paths[i], &st) < 0) r = fail_text(NAME, "cannot look at %s: %s", s->paths[i], strerror(errno));
+        if (r == CLI_OK) list[i] = (struct identity){.device = st.st_dev, .inode = st.st_ino, .at = i};
+    }
+    if (r == CLI_OK) qsort(list, s->n_files, sizeof *list, by_identity);
+    for (size_t i = 1; i < s->n_files && r == CLI_OK; i++) {
+        const struct identity *a = &list[i - 1], *b = &list[i];
+        if (a->device != b->device || a->inode != b->inode) continue;
+        const char *first = s->paths[a->at], *second = s->paths[b->at];
+        r = strcmp(first, second) ? fail_text(NAME, "%s and %s are one file; a group takes each once", first, second)
+                                  : fail_text(NAME, "%s is given twice; a group takes each file once", first);
+    }
+    free(list);
+    return r;
+}
+
 int share_find_clashes(struct share *s) {
+    int r = refuse_twice(s);
+    if (r != CLI_OK) return r;
     struct named *list = calloc(s->n_entries, sizeof *list);
     s->is_clash = calloc(s->n_entries, sizeof *s->is_clash);
     if (!list || !s->is_clash) {
@@ -46,23 +83,11 @@ int share_find_clashes(struct share *s) {
     }
     list_names(s, list);
     qsort(list, s->n_entries, sizeof *list, by_name);
-    int r = CLI_OK;
-    for (size_t i = 1; i < s->n_entries && r == CLI_OK; i++) {
-        if (strcmp(list[i - 1].name, list[i].name)) continue;
-        s->is_clash[list[i - 1].at] = s->is_clash[list[i].at] = true;
-        if (!strcmp(list[i - 1].path, list[i].path))
-            r = fail_text(NAME, "%s is given twice; in a group each name stands once", list[i].path);
+    for (size_t i = 1; i < s->n_entries; i++) {
+        if (!strcmp(list[i - 1].name, list[i].name)) s->is_clash[list[i - 1].at] = s->is_clash[list[i].at] = true;
     }
     free(list);
-    return r;
-}
-
-/* Writes the one handle that --output is for; the file is whole when its name is printed. */
-static int write_output(struct share *s, const char *text) {
-    bool is_written = fprintf(s->output, "%s\n", text) > 0;
-    is_written &= fclose(s->output) == 0;
-    s->output = NULL;
-    return is_written ? CLI_OK : fail_text(NAME, "writing to %s failed: %s", s->output_path, strerror(errno));
+    return CLI_OK;
 }
 
 /* What a line says of a handle, to be freed: its text, or with --output where that has been written. NULL: it has been
@@ -76,8 +101,8 @@ static char *hand_out(struct share *s, const void *handle, size_t bytes) {
         free(text);
         return NULL;
     }
-    if (!s->output) return text;
-    r = write_output(s, text);
+    if (!s->output_path) return text;
+    r = share_output_write(s, text);
     free(text);
     if (r != CLI_OK) return NULL;
     if (asprintf(&place, "@%s", s->output_path) >= 0) return place;

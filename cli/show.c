@@ -145,6 +145,10 @@ static char *read_source(const char *source) {
         if (!text) fail_text(NAME, "no memory for the handle");
         return text;
     }
+    if (!source[1]) {
+        fail_text(NAME, "'@' without a name: give @FILE, the file that holds the handle");
+        return NULL;
+    }
     FILE *file = fopen(source + 1, "re");
     if (!file) {
         fail_text(NAME, "cannot read %s: %s", source + 1, strerror(errno));

@@ -21,8 +21,8 @@ extern "C" {
  *   deadline_ns  for a full socket: 0 the context's default, negative no limit.
  *   error        borrowed, NULL allowed.
  * Return: 0; LEND_COPIED as lend_reduce; -ETIMEDOUT (the socket stayed full; nothing was sent and the pin is
- * cancelled); -EPIPE; -ENOTSOCK; -E2BIG (more than 250 allocations and exporters: send several); errors of
- * lend_reduce.
+ * cancelled); -EPIPE; -ENOTSOCK; -EINVAL (also: not an AF_UNIX socket, or not connected); -E2BIG (more than 250
+ * allocations and exporters: send several); errors of lend_reduce.
  * Threads: any; concurrent senders on one stream socket must take turns.
  * Crash: killed before the send: nothing was sent; after it: the data is complete.  Since: 0.1.
  * See: SCM_RIGHTS in unix(7). */
@@ -36,9 +36,10 @@ LEND_API int lend_send(int socket_fd, struct lend_tensor *tensor, const struct l
  *   ret_tensor   returned: one reference.
  *   error        borrowed, NULL allowed.
  * Return: 0; -ETIMEDOUT; -EPIPE (the other end is closed and nothing is left to read); -EBADMSG (not a message of
- * lend_send; it is taken off the socket); -EINVAL (opts; or it is of lend_group_send); errors of lend_rebuild. After
- * -EMFILE and -ENFILE (a full table of descriptors), -ENOMEM, -ETIMEDOUT, -EAGAIN, -EACCES and -EINVAL the message is
- * kept: call again, or the call that fits.
+ * lend_send; it is taken off the socket); -EINVAL (opts; or the socket; or it is of lend_group_send); errors of
+ * lend_rebuild. After -EMFILE and -ENFILE (a full table of descriptors), -ENOMEM, -ETIMEDOUT, -EAGAIN, -EACCES and
+ * -EINVAL the message is kept: call again, or the call that fits. To be rid of one whose memory is a file's (-EACCES),
+ * receive it once with LEND_REBUILD_FILE_IN_PLACE, do not touch the data, and drop the tensor.
  * Threads: any; concurrent receivers on one socket must take turns.
  * Crash: the message stays for the next reader until the tensor is rebuilt.  Since: 0.1.
  * See: MSG_PEEK in recv(2). */

@@ -83,31 +83,6 @@ bool lend__carry_has_news_of_hooks(struct lend_tensor *tensor) {
 
 /* --- writing ---------------------------------------------------------------------------------------------------------- */
 
-/* A handle leaves out only the strides that its reader would fill in himself: with sizes of 0 or 1 a contiguous tensor
- * may have others, and they are part of what it is. */
-static bool has_default_strides(const struct lend_tensor *tensor) {
-    int64_t strides[LEND_NDIM_MAX];
-    if (!tensor->is_contiguous) return false;
-    lend__contiguous_strides(tensor->ndim, tensor->dims, strides);
-    return !memcmp(strides, lend__tensor_strides(tensor), (size_t)tensor->ndim * sizeof strides[0]);
-}
-
-void lend__carry_fill_tensor(struct lend__wire_tensor *ret, const struct lend_tensor *tensor, uint32_t flags) {
-    bool is_compound = tensor->layout != LEND_LAYOUT_STRIDED;
-    ret->dtype = tensor->dtype;
-    ret->is_read_only = tensor->is_read_only || (flags & LEND_REDUCE_READ_ONLY);
-    ret->is_padded = tensor->is_padded;
-    ret->is_contiguous = is_compound || has_default_strides(tensor);
-    ret->attrs = tensor->attrs & LEND__ATTRS_CARRIED;
-    ret->ndim = (uint32_t)tensor->ndim;
-    ret->offset_bits = tensor->offset_bits;
-    bool has_user = tensor->extra && tensor->extra->user_bytes;
-    ret->user_tag = has_user ? tensor->extra->user_tag : 0;
-    ret->user_bytes = has_user ? tensor->extra->user_bytes : 0;
-    ret->user = has_user ? lend__extra_user(tensor->extra) : NULL;
-    memcpy(ret->dims, tensor->dims, (is_compound ? 1u : 2u) * (size_t)tensor->ndim * sizeof tensor->dims[0]);
-}
-
 void lend__carry_fill_self(struct lend__wire_exporter *ret, char path[108]) {
     ret->identity = lend__context.identity;
     if (!lend__context.socket_dir[0]) return;
@@ -129,20 +104,6 @@ void lend__carry_fill_peer(struct lend__wire_exporter *ret, const struct lend__p
     memcpy(path, peer->address.sun_path, sizeof peer->address.sun_path);
     ret->socket_path = path;
     ret->socket_path_bytes = (uint32_t)strnlen(path, sizeof peer->address.sun_path - 1);
-}
-
-void lend__carry_fill_storage(struct lend__wire_storage *ret, const struct lend__storage *storage) {
-    *ret = (struct lend__wire_storage){.device_type = (int32_t)storage->device.device_type,
-                                       .allocation = LEND__CONTROL_NONE,
-                                       .bytes = storage->bytes,
-                                       .slot = storage->slot,
-                                       .slot_gen = storage->slot_gen};
-    const struct lend__extent *extent = lend__storage_extent(storage);
-    if (!extent) return;
-    ret->allocation = storage->block ? storage->block->allocation->index : storage->mapping->index;
-    ret->allocation_gen = storage->block ? storage->block->allocation->gen : storage->mapping->gen;
-    ret->allocation_bytes = extent->bytes;
-    ret->off = (uint64_t)(storage->data - extent->base);
 }
 
 void lend__carry_move_away(struct lend_tensor *tensor) {

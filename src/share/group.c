@@ -130,6 +130,7 @@ struct lend_tensor *lend_group_get(const struct lend_group *group, size_t index,
 
 struct lend_tensor *lend_group_find(const struct lend_group *group, const char *name) {
     struct lend__names *index = lend__load_acquire(&group->index);
+    if (!name) return NULL;
     if (!index && group->n) {
         struct lend__names *fresh = make_index(group);
         /* The index is no part of what the group is: const for its users. */
@@ -174,6 +175,8 @@ int lend_group_reduce(struct lend_group *group, const struct lend_reduce_opts *o
 int lend_group_names(const void *handle, size_t bytes, const char ***ret_names, size_t *ret_n,
                      struct lend_error *error) {
     struct lend__tree tree;
+    if (!handle || !ret_names || !ret_n)
+        return lend__fail(error, -EINVAL, __func__, "handle, ret_names and ret_n must not be NULL");
     int r = lend__tree_open(handle, bytes, &tree, __func__, error);
     if (r >= 0) r = lend__tree_check(&tree, __func__, error);
     if (r < 0) return r;

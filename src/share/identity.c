@@ -31,17 +31,27 @@ static int hex_digit(char c) {
 }
 
 /* "xxxxxxxx-xxxx-..." -> 16 bytes. Where /proc is not mounted the id stays zero: equal on this host's processes that
- * cannot see it either, and reachability decides. */
-static void read_boot_id(uint8_t ret[LEND__ID_BYTES]) {
-    char text[64];
-    memset(ret, 0, LEND__ID_BYTES);
-    int n = read_small("/proc/sys/kernel/random/boot_id", text, sizeof text), digits = 0;
-    for (int i = 0; i < n && digits < 32; i++) {
-        int d = hex_digit(text[i]);
-        if (d < 0) continue;
-        ret[digits / 2] = (uint8_t)(ret[digits / 2] << 4 | d);
-        digits++;
+ * cannot see it either, and reachability decides. Read once: it lasts as long as the kernel. Returns -EMFILE or -ENFILE
+ * when it is there and a table of descriptors is full. */
+static int get_boot_id(uint8_t ret[LEND__ID_BYTES]) {
+    static uint8_t known[LEND__ID_BYTES]; /* before has_known; racing threads write the same */
+    static uint32_t has_known;
+    if (!lend__load_acquire(&has_known)) {
+        char text[64];
+        int n = read_small("/proc/sys/kernel/random/boot_id", text, sizeof text), digits = 0;
+        if (n == -EMFILE || n == -ENFILE) return n;
+        uint8_t id[LEND__ID_BYTES] = {0};
+        for (int i = 0; i < n && digits < 32; i++) {
+            int d = hex_digit(text[i]);
+            if (d < 0) continue;
+            id[digits / 2] = (uint8_t)(id[digits / 2] << 4 | d);
+            digits++;
+        }
+        for (int i = 0; i < LEND__ID_BYTES; i++) lend__store_relaxed(&known[i], id[i]);
+        if (digits) lend__store_release(&has_known, 1u);
     }
+    for (int i = 0; i < LEND__ID_BYTES; i++) ret[i] = lend__load_relaxed(&known[i]);
+    return 0;
 }
 
 /* In the initial user namespace every id maps to itself and the overflow id is an ordinary (if unwise) user. */
@@ -68,7 +78,8 @@ int lend__identity_draw(struct lend__identity *ret) {
     long n = lend__sys.getrandom(me.id, sizeof me.id);
     if (n < 0) return (int)n;
     if (n != sizeof me.id) return -EIO;
-    read_boot_id(me.boot_id);
+    int r = get_boot_id(me.boot_id);
+    if (r < 0) return r;
     lend__store_relaxed(&known_is_overflow, (uint32_t)is_overflow(me.uid));
     lend__store_release(&known_uid, me.uid);
     *ret = me;

@@ -31,6 +31,9 @@ static int explain_send(int code, const char *operation, struct lend_error *erro
     case -ETIMEDOUT:
         return lend__fail(error, code, operation,
                           "the socket stayed full until the deadline; nothing was sent, and nothing is pinned");
+    case -ENOTCONN:
+    case -EDESTADDRREQ:
+        return lend__fail(error, -EINVAL, operation, "the socket is not connected: connect(2) it first");
     case -ECONNRESET:
     case -EPIPE: return lend__fail(error, -EPIPE, operation, "the other end of the socket is closed");
     case -ETOOMANYREFS:
@@ -103,6 +106,7 @@ static int send_one(int socket_fd, struct lend_tensor *tensor, const struct lend
 int lend_send(int socket_fd, struct lend_tensor *tensor, const struct lend_reduce_opts *opts, int64_t deadline_ns,
               struct lend_error *error) {
     int r = lend__context_check(__func__, error);
+    if (r >= 0) r = lend__parcel_check_socket(socket_fd, __func__, error);
     if (r < 0) return r;
     const struct lend_reduce_opts with_pin = pinned(opts);
     if (!tensor || tensor->layout == LEND_LAYOUT_STRIDED)
@@ -114,6 +118,7 @@ int lend_send(int socket_fd, struct lend_tensor *tensor, const struct lend_reduc
 int lend_group_send(int socket_fd, struct lend_group *group, const struct lend_reduce_opts *opts, int64_t deadline_ns,
                     struct lend_error *error) {
     int r = lend__context_check(__func__, error);
+    if (r >= 0) r = lend__parcel_check_socket(socket_fd, __func__, error);
     if (r < 0) return r;
     if (!group) return lend__fail(error, -EINVAL, __func__, "the group is NULL");
     const struct lend_reduce_opts with_pin = pinned(opts);
@@ -260,6 +265,20 @@ static int rebuild_frozen(struct lend__arrival *arrival, const struct wanted *wa
     return r;
 }
 
+/* A tensor is asked for and the message is a group's, or the other way round: the sentence names the call for it. */
+static int explain_other_kind(const struct lend__arrival *arrival, const struct wanted *wanted,
+                              struct lend_error *error) {
+    struct lend__tree tree = {.is_group = false};
+    if (lend__wire_is_tree(arrival->handle, arrival->handle_bytes) &&
+        lend__tree_open(arrival->handle, arrival->handle_bytes, &tree, wanted->operation, NULL) < 0)
+        return -EINVAL;
+    if (tree.is_group == (wanted->ret_tensor == NULL)) return -EINVAL;
+    if (tree.is_group)
+        return lend__fail(error, -EINVAL, wanted->operation,
+                          "the message is of a group of %u tensors (it is kept); use lend_group_recv", tree.n_entries);
+    return lend__fail(error, -EINVAL, wanted->operation, "the message is of one tensor (it is kept); use lend_recv");
+}
+
 /* Errors after which the same message may be received by a later call: it stays on the socket. */
 static bool is_worth_another_try(int code) {
     return code == -EMFILE || code == -ENFILE || code == -ENOMEM || code == -ETIMEDOUT || code == -EAGAIN ||
@@ -268,6 +287,7 @@ static bool is_worth_another_try(int code) {
 
 static int receive(int socket_fd, const struct wanted *wanted, int64_t deadline_ns, struct lend_error *error) {
     int r = lend__context_check(wanted->operation, error);
+    if (r >= 0) r = lend__parcel_check_socket(socket_fd, wanted->operation, error);
     if (r < 0) return r;
     struct lend__arrival arrival;
     r = lend__arrival_wait(socket_fd, lend__context_deadline(deadline_ns), &arrival, wanted->operation, error);
@@ -275,6 +295,7 @@ static int receive(int socket_fd, const struct wanted *wanted, int64_t deadline_
     LEND_POINT("S2.received");
     r = rebuild(&arrival, wanted, error);
     if (r == -EOWNERDEAD) r = rebuild_frozen(&arrival, wanted, error);
+    if (r == -EINVAL) r = explain_other_kind(&arrival, wanted, error);
     lend__arrival_drop(&arrival);
     LEND_POINT("S3.rebuilt");
     if (!is_worth_another_try(r)) lend__arrival_consume(socket_fd, &arrival);

@@ -30,14 +30,19 @@
 /* After this many waits (about 2 ms) it is worth a system call to ask whether it lives. */
 #define WAITS_BEFORE_LIFE_TEST 100
 
-int lend__obtain_read_opts(const struct lend_rebuild_opts *opts, struct lend__obtain *job) {
-    if (!opts) return 0;
+int lend__obtain_check_opts(const struct lend_rebuild_opts *opts, struct lend_error *error) {
     if (opts->size != sizeof *opts)
-        return lend__fail(job->error, -EINVAL, OPERATION,
+        return lend__fail(error, -EINVAL, OPERATION,
                           "opts.size is %zu; set it to sizeof(struct lend_rebuild_opts) = %zu", opts->size,
                           sizeof *opts);
     if (opts->flags & ~(uint32_t)FLAGS_KNOWN || opts->reserved)
-        return lend__fail(job->error, -EINVAL, OPERATION, "opts.flags 0x%x has unknown bits", opts->flags);
+        return lend__fail(error, -EINVAL, OPERATION, "opts.flags 0x%x has unknown bits", opts->flags);
+    return 0;
+}
+
+int lend__obtain_read_opts(const struct lend_rebuild_opts *opts, struct lend__obtain *job) {
+    int r = opts ? lend__obtain_check_opts(opts, job->error) : 0;
+    if (r < 0 || !opts) return r;
     job->wants_writable = opts->flags & LEND_REBUILD_WRITABLE;
     job->accepts_files = opts->flags & LEND_REBUILD_FILE_IN_PLACE;
     job->deadline_ns = opts->deadline_ns;
@@ -296,30 +301,45 @@ void lend__obtain_fill(const struct lend__wire_storage *wire, struct lend__row *
         (struct lend__wanted){.slot = wire->slot, .slot_gen = wire->slot_gen, .off = wire->off, .bytes = wire->bytes};
 }
 
-int lend__obtain_warm(const struct lend__wire_exporter *exporter, const struct lend__wire_storage *wire,
-                      bool wants_writable, struct lend__storage **ret) {
+/* The handle of a storage that lives here: a reference, or 1. */
+static int join_warm(struct lend__storage *storage, const struct lend__wire_storage *wire, struct lend__storage **ret) {
+    if (storage->slot_gen != wire->slot_gen || storage->bytes != wire->bytes ||
+        (uint64_t)(storage->data - storage->mapping->extent.base) != wire->off)
+        return 1;
+    *ret = lend__storage_ref(storage);
+    return 0;
+}
+
+static int take_warm(struct lend__peer *peer, struct lend__mapping *mapping, const struct lend__wire_storage *wire,
+                     struct lend__storage **ret) {
     struct lend__row row;
     struct lend__wanted wanted;
+    if (wire->slot >= lend__load_acquire(&peer->table->n_slots)) return 1;
+    lend__obtain_fill(wire, &row, &wanted);
+    row.mapping = mapping;
+    enum lend__take take = lend__lease_take(peer, wire->slot, wire->slot_gen);
+    if (take == LEND__TAKE_CLOSING) lend__lease_give_back(peer, wire->slot);
+    if (take != LEND__TAKE_OK || adopt(peer, &row, &wanted, NULL) < 0) return 1;
+    *ret = wanted.got;
+    return 0;
+}
+
+int lend__obtain_warm(const struct lend__wire_exporter *exporter, const struct lend__wire_storage *wire,
+                      bool wants_writable, struct lend__storage **ret) {
     int r = 1;
     if (exporter->pin_token || wire->device_type != kDLCPU || wire->slot >= LEND_SHM_SLOTS_MAX) return r;
-    lend__obtain_fill(wire, &row, &wanted);
     lend__import_lock();
     struct lend__peer *peer = lend__peer_find(exporter->identity.id);
+    struct lend__mapping *mapping = NULL;
     if (peer && peer->page && peer->seen_retired == lend__load_relaxed(&peer->table->n_retired))
-        row.mapping = lend__peer_mapping(peer, row.allocation, row.allocation_gen);
-    if (row.mapping && !row.mapping->extent.is_file && (!wants_writable || row.mapping->extent.is_writable)) {
-        struct lend__storage *storage = living(peer, wanted.slot);
-        if (storage) {
-            r = join(storage, &wanted, NULL);
-        } else if (wanted.slot < lend__load_acquire(&peer->table->n_slots)) {
-            enum lend__take take = lend__lease_take(peer, wanted.slot, wanted.slot_gen);
-            if (take == LEND__TAKE_OK) r = adopt(peer, &row, &wanted, NULL);
-            if (take == LEND__TAKE_CLOSING) lend__lease_give_back(peer, wanted.slot);
-        }
+        mapping = lend__peer_mapping(peer, wire->allocation, wire->allocation_gen);
+    if (mapping && !mapping->extent.is_file && (!wants_writable || mapping->extent.is_writable)) {
+        struct lend__storage *storage = living(peer, wire->slot);
+        if (storage && storage->mapping == mapping) r = join_warm(storage, wire, ret);
+        if (!storage) r = take_warm(peer, mapping, wire, ret);
     }
     lend__import_unlock();
-    *ret = wanted.got;
-    return r == 0 ? 0 : 1;
+    return r;
 }
 
 /* --- the steps under the lock ---------------------------------------------------------------------------------------- */
@@ -464,7 +484,9 @@ static int contact(struct lend__obtain *job, uint32_t cold) {
     }
     lend__import_lock();
     struct lend__peer *peer = lend__peer_obtain(exporter);
+    bool is_first = peer && !peer->table;
     lend__import_unlock();
+    if (is_first) lend__peers_forget_dead();
     if (!peer) return lend__fail(job->error, -ENOMEM, OPERATION, "no memory for the record of an exporter");
     int r = lend__contact(peer, &request, job->error);
     lend__peer_release(peer);

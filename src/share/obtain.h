@@ -54,6 +54,9 @@ struct lend__obtain {
     struct lend__mapping *retired; /* to be unmapped after the lock */
 };
 
+/* 0 or -EINVAL. */
+int lend__obtain_check_opts(const struct lend_rebuild_opts *opts, struct lend_error *error);
+
 /* Checks the options (NULL: defaults) and fills what obtaining needs of them. 0 or -EINVAL. */
 int lend__obtain_read_opts(const struct lend_rebuild_opts *opts, struct lend__obtain *job);
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* One message is one sendmsg: header, items, handle, with all descriptors. The receiver looks first (MSG_PEEK) and takes
  * it off the socket only when all of it has arrived with all its descriptors: a full table of descriptors loses nothing.
- * A handle that would make the message too long for that travels as a sealed memfd. */
+ * It looks twice: at the bytes, which say whether descriptors came with them, and then with those. On a stream a look ends
+ * at the first piece that has some, however few bytes are asked for: with a message that has none it would come back with
+ * those of the next one. A handle that would make the message too long for looking travels as a sealed memfd. */
 #include "share/parcel.h"
 
 #include "base/error.h"
@@ -25,10 +27,27 @@ _Static_assert(sizeof(struct lend__parcel_header) + LEND__PARCEL_FDS_MAX * sizeo
                    INLINE_BYTES_MAX,
                "whatever comes with it, a message without its handle is short");
 
+/* What else the caller may have asked this socket to tell: credentials, a security label, a pidfd, time stamps. */
+#define OTHER_CONTROL_BYTES 1024u
+#ifndef SCM_PIDFD
+#define SCM_PIDFD 4
+#endif
+
 union space {
     struct cmsghdr align;
-    char bytes[CMSG_SPACE(LEND__PARCEL_FDS_MAX * sizeof(int))];
+    char bytes[CMSG_SPACE(LEND__PARCEL_FDS_MAX * sizeof(int)) + OTHER_CONTROL_BYTES];
 };
+
+int lend__parcel_check_socket(int socket_fd, const char *operation, struct lend_error *error) {
+    int domain = 0;
+    socklen_t bytes = sizeof domain;
+    long r = lend__sys.getsockopt(socket_fd, SOL_SOCKET, SO_DOMAIN, &domain, &bytes);
+    if (r < 0) return lend__fail_sys(error, (int)r, operation, "getsockopt", "the socket");
+    if (domain == AF_UNIX) return 0;
+    return lend__fail(error, -EINVAL, operation,
+                      "the socket is of address family %d; descriptors travel over AF_UNIX sockets (%d) only", domain,
+                      AF_UNIX);
+}
 
 /* --- out -------------------------------------------------------------------------------------------------------------- */
 
@@ -109,20 +128,43 @@ int *lend__arrival_fd(struct lend__arrival *arrival, enum lend__parcel_kind kind
     return NULL;
 }
 
-/* Looks at what lies in front, without taking it. Returns its bytes so far, 0 at the end, or a negative errno. */
-static long peek(int socket_fd, struct lend__arrival *arrival, bool *ret_is_truncated) {
-    union space space;
+/* Looks at the bytes in front, without taking them; of descriptors none is installed. Returns their number so far, 0 at
+ * the end, or a negative errno. */
+static long peek_bytes(int socket_fd, struct lend__arrival *arrival) {
     struct iovec iov = {arrival->room, sizeof arrival->room};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+    long r = lend__sys.recvmsg(socket_fd, &msg, MSG_PEEK | MSG_DONTWAIT);
+    arrival->bytes = r > 0 ? (size_t)r : 0;
+    return r;
+}
+
+/* With SO_PASSPIDFD each look makes one. */
+static void close_pidfds(struct msghdr *msg) {
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
+        int fd;
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_PIDFD || c->cmsg_len < CMSG_LEN(sizeof fd)) continue;
+        memcpy(&fd, CMSG_DATA(c), sizeof fd);
+        if (fd >= 0) lend__fd_close(&fd);
+    }
+}
+
+/* Looks at the whole message once more, with its descriptors. Returns 0, or a negative errno: -EAGAIN when it is
+ * not there any more. */
+static int peek_fds(int socket_fd, struct lend__arrival *arrival, bool *ret_is_truncated) {
+    union space space;
+    struct iovec iov = {arrival->room, arrival->bytes};
     struct msghdr msg = {
         .msg_iov = &iov, .msg_iovlen = 1, .msg_control = space.bytes, .msg_controllen = sizeof space.bytes};
     long r = lend__sys.recvmsg(socket_fd, &msg, MSG_PEEK | MSG_DONTWAIT);
-    if (r < 0) return r;
+    if (r < 0) return (int)r;
     struct lend__fds fds = {arrival->fds, 0, LEND__PARCEL_FDS_MAX, false};
     lend__control_take_fds(&msg, &fds);
+    close_pidfds(&msg);
     arrival->n_fds = fds.n;
-    arrival->bytes = (size_t)r;
     *ret_is_truncated = fds.is_truncated;
-    return r;
+    if ((size_t)r == arrival->bytes) return 0;
+    lend__arrival_drop(arrival); /* somebody else reads here */
+    return -EAGAIN;
 }
 
 /* Takes n bytes off the socket; descriptors in them were received by the peek, so here they are dropped. */
@@ -193,10 +235,20 @@ static int map_handle(struct lend__arrival *arrival) {
     return 0;
 }
 
-/* A whole message is in front: are its descriptors what it says? */
-static int accept_whole(int socket_fd, struct lend__arrival *arrival, bool is_truncated, const char *operation,
+static int explain_peek(int code, const char *operation, struct lend_error *error) {
+    if (code == -EINVAL || code == -ENOTCONN)
+        return lend__fail(error, -EINVAL, operation,
+                          "the socket is not connected: connect(2) it first, or use the one that accept(2) returns");
+    return lend__fail_sys(error, code, operation, "recvmsg", "the message");
+}
+
+/* A whole message is in front: are its descriptors what it says? -EAGAIN: look again; nothing was said. */
+static int accept_whole(int socket_fd, struct lend__arrival *arrival, bool is_stream, const char *operation,
                         struct lend_error *error) {
-    int r = 0;
+    bool is_truncated = false;
+    int r = is_stream && !announced(arrival) ? 0 : peek_fds(socket_fd, arrival, &is_truncated);
+    if (r == -EAGAIN) return r;
+    if (r < 0) return explain_peek(r, operation, error);
     if (is_truncated)
         r = lend__fail_sys(error, -EMFILE, operation, "recvmsg", "the message (it is kept: call again)");
     else if (arrival->n_fds != announced(arrival))
@@ -228,21 +280,18 @@ int lend__arrival_wait(int socket_fd, uint64_t deadline, struct lend__arrival *a
     long r = lend__sys.getsockopt(socket_fd, SOL_SOCKET, SO_TYPE, &type, &bytes);
     if (r < 0) return lend__fail_sys(error, (int)r, operation, "getsockopt", "the socket");
     for (size_t seen = 0;;) {
-        bool is_truncated = false;
         arrival->n_fds = 0;
         arrival->mapped = NULL;
-        r = peek(socket_fd, arrival, &is_truncated);
-        if (r == 0) {
-            lend__arrival_drop(arrival); /* an empty packet can carry some */
+        r = peek_bytes(socket_fd, arrival);
+        if (r == 0)
             return lend__fail(error, -EPIPE, operation,
                               "the other end of the socket is closed, and nothing is left to read");
-        }
-        if (r < 0 && r != -EAGAIN) return lend__fail_sys(error, (int)r, operation, "recvmsg", "the message");
+        if (r < 0 && r != -EAGAIN) return explain_peek((int)r, operation, error);
         if (r > 0) {
             int code = take_apart(arrival, type == SOCK_STREAM);
-            if (code == 0) return accept_whole(socket_fd, arrival, is_truncated, operation, error);
-            lend__arrival_drop(arrival);
             if (code == -EBADMSG) return refuse(socket_fd, arrival, operation, error);
+            if (code == 0) code = accept_whole(socket_fd, arrival, type == SOCK_STREAM, operation, error);
+            if (code != -EAGAIN) return code;
         }
         /* Nothing, or a part: poll would say "readable" at once for a part, so wait a little for more of it. */
         if (r > 0 && (size_t)r == seen) lend__sleep_ns(1000000);

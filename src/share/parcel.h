@@ -35,6 +35,10 @@ struct lend__parcel_header {
     (sizeof(struct lend__parcel_header) + LEND__PARCEL_FDS_MAX * sizeof(struct lend__parcel_item) + \
      LEND_HANDLE_BYTES_MAX)
 
+/* Is it a Unix socket? Elsewhere the kernel drops descriptors without a word.
+ * Return: 0; -EINVAL; what getsockopt answered: -ENOTSOCK, -EBADF. */
+int lend__parcel_check_socket(int socket_fd, const char *operation, struct lend_error *error);
+
 /* --- out -------------------------------------------------------------------------------------------------------------- */
 
 struct lend__parcel {
@@ -66,8 +70,8 @@ struct lend__arrival {
 };
 
 /* Waits for a whole message and looks at it. What is none is taken off the socket (-EBADMSG).
- * Return: 0; -ETIMEDOUT; -EPIPE; -EBADMSG; -EMFILE (the message is kept); what recvmsg answered. On error nothing is
- * left open. */
+ * Return: 0; -ETIMEDOUT; -EPIPE; -EBADMSG; -EMFILE (the message is kept); -EINVAL (the socket is not connected); what
+ * recvmsg answered. On error nothing is left open. */
 int lend__arrival_wait(int socket_fd, uint64_t deadline, struct lend__arrival *arrival, const char *operation,
                        struct lend_error *error);
 

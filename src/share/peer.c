@@ -125,6 +125,30 @@ void lend__peer_release(struct lend__peer *peer) {
     if (done) destroy(peer);
 }
 
+/* Takes out a peer of which nothing is held, and whose exporter has ended. */
+static void collect_dead(struct lend__peer *peer, void *arg) {
+    struct lend__peer **dead = arg;
+    if (peer->n_users || peer->n_imported || peer->is_calling || !peer->table) return;
+    struct pollfd p = {.fd = peer->connection_fd, .events = POLLRDHUP};
+    struct timespec none = {0, 0};
+    bool is_suspect = peer->connection_fd < 0 || lend__sys.poll(&p, 1, &none) > 0;
+    if (!is_suspect || !lend__peer_is_dead(peer) || !forget_if_done(peer)) return;
+    peer->next = *dead;
+    *dead = peer;
+}
+
+void lend__peers_forget_dead(void) {
+    struct lend__peer *dead = NULL;
+    lend__import_lock();
+    lend__peers_visit(collect_dead, &dead);
+    lend__import_unlock();
+    while (dead) {
+        struct lend__peer *next = dead->next;
+        destroy(dead);
+        dead = next;
+    }
+}
+
 /* Records of storages that are gone, for the next: both ends of their lives are under the import lock, so a list costs
  * nothing, while the C library's allocator would be a third of a rebuild. It is kept short (512 KiB), and not under
  * AddressSanitizer, which is to see every use after the end. */

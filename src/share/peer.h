@@ -76,6 +76,10 @@ void lend__peer_insert(struct lend__peer *peer);
  * unmapped is done after the lock was released, so: called unlocked. */
 void lend__peer_release(struct lend__peer *peer);
 
+/* Lets go of exporters that have ended and of which nothing is held: their tables, pages, mappings and descriptors. For
+ * long-lived importers of short-lived exporters, before each first contact. Unlocked. */
+void lend__peers_forget_dead(void);
+
 /* Memory for the record of an imported storage, not cleared; NULL: none. Locked. */
 struct lend__storage *lend__storage_imported_alloc(void);
 

@@ -13,8 +13,10 @@
 #define OPERATION "lend_rebuild"
 static const struct lend_rebuild_opts defaults = {.size = sizeof defaults};
 
-int lend__rebuild_wire(const struct lend__wire *wire, const struct lend_rebuild_opts *opts,
-                       struct lend_tensor **ret_tensor, struct lend_error *error) {
+/* The general way to one storage. */
+static __attribute__((noinline)) int obtain_at_length(const struct lend__wire *wire,
+                                                      const struct lend_rebuild_opts *opts, struct lend__storage **ret,
+                                                      struct lend_error *error) {
     struct lend__wanted wanted;
     struct lend__row row;
     struct lend__source source = {.cell = 0};
@@ -27,33 +29,43 @@ int lend__rebuild_wire(const struct lend__wire *wire, const struct lend_rebuild_
                                .n_wanted = 1,
                                .is_final = true,
                                .error = error};
-    struct lend_tensor *tensor = NULL;
-    if (!opts) opts = &defaults;
+    lend__obtain_fill(&wire->storage, &row, &wanted);
     int r = lend__obtain_read_opts(opts, &job);
-    if (r >= 0 && job.wants_writable && wire->tensor.is_read_only)
-        r = lend__fail(
+    if (r >= 0) r = lend__obtain_begin(&job);
+    *ret = wanted.got;
+    return r;
+}
+
+int lend__rebuild_wire(const struct lend__wire *wire, const struct lend_rebuild_opts *opts,
+                       struct lend_tensor **ret_tensor, struct lend_error *error) {
+    struct lend_tensor *tensor = NULL;
+    struct lend__storage *got = NULL;
+    int r = opts ? lend__obtain_check_opts(opts, error) : 0;
+    if (r < 0) return r;
+    if (!opts) opts = &defaults;
+    bool wants_writable = opts->flags & LEND_REBUILD_WRITABLE;
+    if (wants_writable && wire->tensor.is_read_only)
+        return lend__fail(
             error, -EACCES, OPERATION,
             "the tensor is lent read-only; rebuild it without LEND_REBUILD_WRITABLE, or lend_tensor_copy it");
-    if (r >= 0)
-        r = lend__carry_make(&wire->tensor, wire->storage.bytes, opts->flags & LEND_REBUILD_READ_ONLY, NULL, &tensor,
-                             error);
+    r = lend__carry_make(&wire->tensor, wire->storage.bytes, opts->flags & LEND_REBUILD_READ_ONLY, NULL, &tensor,
+                         error);
     if (r < 0) return r;
-    if (lend__obtain_warm(&wire->exporter, &wire->storage, job.wants_writable, &wanted.got) != 0) {
-        lend__obtain_fill(&wire->storage, &row, &wanted);
-        r = lend__obtain_begin(&job);
-    }
+    if (lend__obtain_warm(&wire->exporter, &wire->storage, wants_writable, &got) != 0)
+        r = obtain_at_length(wire, opts, &got, error);
     if (r < 0) {
         lend_tensor_unref(tensor);
         return r;
     }
-    tensor->storage = wanted.got;
-    tensor->is_read_only |= wanted.got->is_read_only;
+    tensor->storage = got;
+    tensor->is_read_only |= got->is_read_only;
     *ret_tensor = tensor;
     return 0;
 }
 
 int lend__rebuild_any(const void *handle, size_t bytes, const struct lend_rebuild_opts *opts,
                       struct lend_tensor **ret_tensor, struct lend_error *error) {
+    if (!handle || !ret_tensor) return lend__fail(error, -EINVAL, OPERATION, "handle and ret_tensor must not be NULL");
     if (lend__wire_is_tree(handle, bytes)) return lend__restore_tensor(handle, bytes, opts, ret_tensor, error);
     struct lend__wire wire;
     int r = lend__wire_decode(handle, bytes, &wire, OPERATION, error);

@@ -396,6 +396,10 @@ int lend_group_rebuild(const void *handle, size_t bytes, const char *const *name
     struct restore x = {.error = error};
     struct subset subset = {.selected = NULL};
     int r = lend__context_check("lend_group_rebuild", error);
+    if (r >= 0 && (!handle || !ret_group))
+        r = lend__fail(error, -EINVAL, "lend_group_rebuild", "handle and ret_group must not be NULL");
+    for (size_t i = 0; r >= 0 && names && i < n_names; i++)
+        if (!names[i]) r = lend__fail(error, -EINVAL, "lend_group_rebuild", "names[%zu] is NULL", i);
     if (r >= 0 && !lend__wire_is_tree(handle, bytes)) {
         struct lend__wire wire; /* to tell garbage from a handle of another kind */
         r = lend__wire_decode(handle, bytes, &wire, "lend_group_rebuild", error);

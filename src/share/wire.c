@@ -86,22 +86,34 @@ static bool is_narrow(const struct lend__wire_tensor *t) {
     return true;
 }
 
-uint32_t lend__wire_flags(const struct lend__wire_tensor *t) {
+HOT uint32_t flags_of(const struct lend__wire_tensor *t, bool narrow) {
     return (t->is_read_only ? LEND__WIRE_READ_ONLY : 0u) | (t->is_padded ? LEND__WIRE_PADDED : 0u) |
-           (t->is_contiguous ? LEND__WIRE_CONTIGUOUS : 0u) | (is_narrow(t) ? 0u : LEND__WIRE_WIDE) |
+           (t->is_contiguous ? LEND__WIRE_CONTIGUOUS : 0u) | (narrow ? 0u : LEND__WIRE_WIDE) |
            (t->attrs & LEND__ATTRS_CARRIED) << LEND__WIRE_ATTRS_SHIFT;
 }
 
-uint32_t lend__wire_dims_bytes(const struct lend__wire_tensor *t) {
-    return lend__padded8(lend__wire_count_dims(t) * (is_narrow(t) ? 4u : 8u));
+HOT uint32_t dims_bytes_of(const struct lend__wire_tensor *t, bool narrow) {
+    return lend__padded8(lend__wire_count_dims(t) * (narrow ? 4u : 8u));
 }
 
-void lend__wire_put_dims(const struct lend__wire_tensor *t, uint8_t *at) {
+HOT void put_dims(const struct lend__wire_tensor *t, bool narrow, uint8_t *at) {
     uint32_t n = lend__wire_count_dims(t);
-    if (is_narrow(t))
+    if (narrow)
         for (uint32_t i = 0; i < n; i++) lend__put32(at + 4 * (size_t)i, (uint32_t)t->dims[i]);
     else
         for (uint32_t i = 0; i < n; i++) lend__put64(at + 8 * (size_t)i, (uint64_t)t->dims[i]);
+}
+
+uint32_t lend__wire_flags(const struct lend__wire_tensor *t) {
+    return flags_of(t, is_narrow(t));
+}
+
+uint32_t lend__wire_dims_bytes(const struct lend__wire_tensor *t) {
+    return dims_bytes_of(t, is_narrow(t));
+}
+
+void lend__wire_put_dims(const struct lend__wire_tensor *t, uint8_t *at) {
+    put_dims(t, is_narrow(t), at);
 }
 
 int lend__wire_open(const uint8_t *p, size_t n, enum lend__wire_form form, const char *operation,
@@ -166,7 +178,8 @@ static uint8_t *put_section(uint8_t *at, uint32_t type, uint32_t flags, uint32_t
 int lend__wire_encode(const struct lend__wire *w, void *buf, size_t buf_bytes, size_t *ret_bytes) {
     const struct lend__wire_tensor *t = &w->tensor;
     const struct lend__wire_exporter *e = &w->exporter;
-    uint32_t dims_bytes = lend__wire_dims_bytes(t), body = LEND__WIRE_FIXED_BYTES + dims_bytes;
+    bool narrow = is_narrow(t);
+    uint32_t body = LEND__WIRE_FIXED_BYTES + dims_bytes_of(t, narrow);
     uint32_t path_bytes = e->socket_path ? 8u + lend__padded8(e->socket_path_bytes) : 0u;
     uint32_t user_bytes = t->user ? 8u + lend__padded8(4u + t->user_bytes) : 0u;
     uint32_t total = body + path_bytes + user_bytes;
@@ -180,10 +193,10 @@ int lend__wire_encode(const struct lend__wire *w, void *buf, size_t buf_bytes, s
     p[128] = t->dtype.code;
     p[129] = t->dtype.bits;
     lend__put16(p + 130, t->dtype.lanes);
-    lend__put16(p + 132, (uint16_t)lend__wire_flags(t));
+    lend__put16(p + 132, (uint16_t)flags_of(t, narrow));
     p[134] = (uint8_t)t->ndim;
     p[135] = (uint8_t)((e->socket_path ? 1 : 0) + (t->user ? 1 : 0));
-    lend__wire_put_dims(t, p + LEND__WIRE_FIXED_BYTES);
+    put_dims(t, narrow, p + LEND__WIRE_FIXED_BYTES);
     if (e->socket_path) /* critical: without it the exporter cannot be found */
         memcpy(put_section(p + body, SECTION_SOCKET_PATH, SECTION_CRITICAL, e->socket_path_bytes), e->socket_path,
                e->socket_path_bytes);

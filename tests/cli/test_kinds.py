@@ -200,7 +200,77 @@ def clashing_names_get_their_files():
             assert [(t["name"], t["file"]) for t in line["tensors"]] == [(name, path) for name, path, _ in wanted], line
             assert [(t["name"], t["max"]) for t in show(line["handle"])["tensors"]] == [(n, v) for n, _, v in wanted]
         out, err = run("share", "--group", a, b, a, code=1)
-        assert not out and err == f"lend share: {a} is given twice; in a group each name stands once\n", err
+        assert not out and err == f"lend share: {a} is given twice; a group takes each file once\n", err
+
+
+@test
+def one_file_is_one_under_any_name():
+    with tempfile.TemporaryDirectory() as folder:
+        a = safetensors_file(folder, "a", {"w": ("U8", [1], b"\1")})
+        same = safetensors_file(folder, "same", {"w": ("U8", [1], b"\1")})
+        link, hard = os.path.join(folder, "link"), os.path.join(folder, "hard")
+        os.symlink(a, link)
+        os.link(a, hard)
+        for other in (os.path.join(folder, ".", "a.safetensors"), link, hard):
+            out, err = run("share", "--group", a, same, other, code=1)
+            assert not out and err == f"lend share: {a} and {other} are one file; a group takes each once\n", err
+        with shared("--group", a, same, count=1) as (_, (line,)):
+            assert [t["name"] for t in line["tensors"]] == [f"{a}:w", f"{same}:w"], line
+
+
+@test
+def output_replaces_only_a_handle():
+    with tempfile.TemporaryDirectory() as folder:
+        a = safetensors_file(folder, "a", {"w": ("U8", [1], b"\1")})
+        b = safetensors_file(folder, "b", {"v": ("U8", [1], b"\2")})
+        empty, short, nothing = (os.path.join(folder, name) for name in ("empty", "short", "nothing"))
+        for path, data in ((empty, b""), (short, b"lend1")):
+            with open(path, "wb") as file:
+                file.write(data)
+        os.symlink(os.path.join(folder, "none"), nothing)
+        files = sorted(os.listdir(folder))
+        for path, data in ((a, None), (empty, b""), (short, b"lend1")):
+            with open(path, "rb") as file:
+                before = file.read() if data is None else data
+            out, err = run("share", "-g", "-o", path, b, code=1)
+            assert not out and err == (f"lend share: {path} exists and holds no handle: --output replaces only a "
+                                       "handle; give another name\n"), err
+            with open(path, "rb") as file:
+                assert file.read() == before, path
+        _, err = run("share", "-g", "-o", nothing, b, code=1)
+        assert "is a link to nothing" in err and os.path.islink(nothing), err
+        _, err = run("share", "-g", "-o", folder, b, code=1)
+        assert "Is a directory" in err, err
+        assert sorted(os.listdir(folder)) == files
+
+        place, link = os.path.join(folder, "handle"), os.path.join(folder, "link")
+        os.symlink(place, link)
+        with shared("-o", place, a, count=1) as (_, (_,)):
+            assert show("@" + place)["max"] == 1
+            with shared("-o", link, b, count=1) as (_, (line,)):
+                assert line["output"] == link and show("@" + place)["max"] == 2 and os.path.islink(link), line
+        assert sorted(os.listdir(folder)) == sorted(files + ["handle", "link"])
+
+
+@test
+def a_share_that_fails_leaves_no_file():
+    with tempfile.TemporaryDirectory() as folder:
+        place = os.path.join(folder, "handle")
+        bad = os.path.join(folder, "bad")
+        shutil.copy(os.path.join(DATA, "scalar.npy"), bad)
+        os.truncate(bad, os.path.getsize(bad) - 1)
+        run("share", "-o", place, bad, code=1)
+        assert os.listdir(folder) == ["bad"]
+        with open("/dev/full", "w", encoding="ascii") as full:
+            done = subprocess.run([LEND, "share", "-o", place, os.path.join(DATA, "scalar.npy")], stdout=full,
+                                  stderr=subprocess.PIPE, timeout=30 * SCALE, check=False)
+        assert done.returncode == 1 and b"writing to standard output failed" in done.stderr, done
+        assert os.listdir(folder) == ["bad"]
+        read_end, write_end = os.pipe()
+        with shared("-o", f"/proc/{os.getpid()}/fd/{write_end}", os.path.join(DATA, "scalar.npy"), count=1):
+            os.close(write_end)
+            with open(read_end, encoding="ascii") as pipe:
+                assert show(pipe.readline().strip())["max"] == -2.5
 
 
 @test
@@ -242,7 +312,7 @@ def garbage_from_files_and_standard_input():
             file.write(b" \t\n" * 20000 + good + b"\r\n" * 20000)
         assert len(show("@" + place)["tensors"]) == 7
         for source, part in ((os.path.join(folder, "none"), "No such file"), (folder, "Is a directory"),
-                             ("/dev/zero", "longer than any handle")):
+                             ("/dev/zero", "longer than any handle"), ("", "give @FILE, the file that holds")):
             out, err = run("show", "@" + source, code=1)
             assert not out and source in err and part in err and err.count("\n") == 1, err
 
@@ -317,6 +387,19 @@ def meta_tensors_have_no_values():
         out, _ = run("show", handles["meta"])
         assert re.search(r"^memory +none: a meta tensor has a shape and no values, not pinned$", out, re.M), out
         assert "min" not in out and "sha256" not in out, out
+
+
+@test
+def storages_without_memory_are_told_so():
+    with tempfile.TemporaryDirectory() as folder:
+        path = npy_file(folder, "empty", "<f4", [0], b"")
+        with shared("-g", path, os.path.join(DATA, "scalar.npy"), count=1) as (process, _):
+            storages = exporters("--all")[process.pid]["storages"]
+            (slot,) = [s["slot"] for s in storages if s["allocation"] is None and s["bytes"] == 0]
+            assert len(storages) == 2, storages
+            out, _ = run("ls", "--all")
+            assert re.search(rf"^  storage {slot}: no memory, 0 pins$", out, re.M), out
+            assert str(2**32 - 1) not in out, out
 
 
 @test

@@ -212,3 +212,30 @@ LEND_TEST(importers_killed_at_random_moments) {
     CHECK_UINT(stats.allocated_bytes, 0);
     close_all(pool);
 }
+
+/* A long-lived importer of exporters that come and go: what it keeps of those that have ended does not add up. */
+LEND_TEST(exporters_that_have_ended_are_let_go_of) {
+    enum { EXPORTERS = 12 };
+    open_with(NULL);
+    unsigned fds = 0, maps = 0;
+    for (int i = 0; i < EXPORTERS; i++) {
+        struct role a;
+        char text[LEND_HANDLE_TEXT_MAX];
+        struct lend_tensor *tensor = NULL;
+        struct lend_error error = {0};
+        actor_start(&a, NULL, NULL);
+        actor_ok(&a, "new 0 1000 7");
+        snprintf(text, sizeof text, "%s", actor_ok(&a, "reduce 0"));
+        CHECK_OK(rebuild_text(text, NULL, &tensor, &error), &error);
+        CHECK(is_filled(tensor, 7));
+        lend_tensor_unref(tensor);
+        role_kill(&a, SIGKILL);
+        if (i == 1) { /* the one that has just ended, and the one before it */
+            fds = count_fds();
+            maps = count_lend_maps();
+        }
+    }
+    CHECK(count_fds() <= fds);
+    CHECK(count_lend_maps() <= maps);
+    close_all(NULL);
+}

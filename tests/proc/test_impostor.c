@@ -280,8 +280,12 @@ LEND_TEST(every_lie_of_a_false_exporter_is_refused) {
             fds = actor_int(&r, "count fds");
             continue;
         }
-        if (actor_int(&r, "count lend_maps") != maps) FAIL("lie %d left a mapping", (int)lie);
-        if (actor_int(&r, "count fds") != fds) FAIL("lie %d left a descriptor", (int)lie);
+        /* Fewer, when one that was kept has been seen to be gone. */
+        long long fds_now = actor_int(&r, "count fds"), maps_now = actor_int(&r, "count lend_maps");
+        if (maps_now > maps) FAIL("lie %d left a mapping", (int)lie);
+        if (fds_now > fds) FAIL("lie %d left a descriptor", (int)lie);
+        fds = fds_now;
+        maps = maps_now;
     }
     actor_ok(&r, "rebuild 0 %s", model.text); /* the honest one is served as ever */
     CHECK_INT(actor_int(&r, "filled 0"), 1);

@@ -299,3 +299,140 @@ LEND_TEST(modes_over_a_socket) {
     lend_tensor_unref(tensor);
     close_all(pool);
 }
+
+/* --- messages without descriptors, other control messages, and sockets that will not do ----------------------------- */
+
+static struct lend_tensor *new_meta(int64_t n) {
+    struct lend_tensor *ret = NULL;
+    struct lend_error error = {0};
+    CHECK_OK(lend_tensor_new_meta(float32, 1, &n, &ret, &error), &error);
+    return ret;
+}
+
+/* n tensors of 16 bytes each, all `fill`. */
+static struct lend_group *new_group(struct lend_pool *pool, int n, int fill) {
+    struct lend_group *ret = NULL;
+    struct lend_error error = {0};
+    CHECK_OK(lend_group_new(&ret, &error), &error);
+    for (int i = 0; i < n; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d", i);
+        struct lend_tensor *tensor = new_bytes(pool, 16, fill);
+        CHECK_OK(lend_group_add(ret, name, tensor, &error), &error);
+        lend_tensor_unref(tensor);
+    }
+    return ret;
+}
+
+/* The descriptors of a message that lies behind are not those of the one in front. */
+LEND_TEST(messages_without_descriptors_lie_in_front_of_others) {
+    struct lend_error error = {0};
+    open_with(NULL);
+    struct lend_pool *pool = new_pool(NULL);
+    struct lend_tensor *meta = new_meta(4), *tensor = new_bytes(pool, 100, 5), *got = NULL;
+    struct lend_group *empty = new_group(pool, 0, 0), *got_group = NULL;
+    reduce_text(tensor, NULL, 0); /* the service runs from here on */
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        int pair[2];
+        make_pair(types[i], pair);
+        unsigned fds = count_fds();
+        CHECK_OK(lend_send(pair[0], meta, NULL, 0, &error), &error);
+        CHECK_OK(lend_group_send(pair[0], empty, NULL, 0, &error), &error);
+        CHECK_OK(lend_send(pair[0], meta, NULL, 0, &error), &error);
+        for (int n = 0; n < 2; n++) CHECK_OK(lend_send(pair[0], tensor, NULL, 0, &error), &error);
+        CHECK_OK(lend_group_send(pair[0], empty, NULL, 0, &error), &error);
+        CHECK_OK(lend_send(pair[0], tensor, NULL, 0, &error), &error);
+        for (int n = 0; n < 7; n++) {
+            if (n == 1 || n == 5) {
+                CHECK_OK(lend_group_recv(pair[1], NULL, 1000000000, &got_group, &error), &error);
+                CHECK_UINT(lend_group_count(got_group), 0);
+                lend_group_unref(got_group);
+                continue;
+            }
+            CHECK_OK(lend_recv(pair[1], NULL, 1000000000, &got, &error), &error);
+            CHECK_UINT(info_of(got).storage_id, info_of(n == 0 || n == 2 ? meta : tensor).storage_id);
+            if (n > 2) CHECK(is_filled(got, 5));
+            lend_tensor_unref(got);
+        }
+        CHECK_CODE(lend_recv(pair[1], NULL, 20000000, &got, &error), -ETIMEDOUT);
+        CHECK_UINT(count_fds(), fds);
+        close_pair(pair);
+    }
+    lend_group_unref(empty);
+    lend_tensor_unref(meta);
+    lend_tensor_unref(tensor);
+    close_all(pool);
+}
+
+/* The caller's socket tells more than descriptors: as many of them come as without. */
+LEND_TEST(other_control_messages_are_passed_over) {
+    const int options[] = {SO_PASSCRED, SO_PASSSEC, SO_TIMESTAMPNS, 76 /* SO_PASSPIDFD, since Linux 6.5 */};
+    const struct lend_pool_opts isolated = {.size = sizeof isolated, .flags = LEND_POOL_ISOLATE};
+    struct lend_error error = {0};
+    open_with(NULL);
+    struct lend_pool *pool = new_pool(&isolated); /* an allocation for each tensor */
+    struct lend_group *group = new_group(pool, 250, 9), *got = NULL;
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        int pair[2], on = 1;
+        make_pair(types[i], pair);
+        unsigned n_set = 0;
+        for (size_t n = 0; n < sizeof options / sizeof options[0]; n++)
+            n_set += setsockopt(pair[1], SOL_SOCKET, options[n], &on, sizeof on) == 0;
+        CHECK(n_set >= 2); /* not every kernel has each */
+        CHECK_OK(lend_group_send(pair[0], group, NULL, 0, &error), &error);
+        unsigned fds = count_fds();
+        CHECK_OK(lend_group_recv(pair[1], NULL, 1000000000, &got, &error), &error);
+        CHECK_UINT(count_fds(), fds);
+        CHECK_UINT(lend_group_count(got), 250);
+        CHECK(is_filled(lend_group_get(got, 249, NULL), 9));
+        lend_group_unref(got);
+        close_pair(pair);
+    }
+    lend_group_unref(group);
+    close_all(pool);
+}
+
+LEND_TEST(the_sentences_name_the_way_out) {
+    struct lend_error error = {0};
+    open_with(NULL);
+    struct lend_pool *pool = new_pool(NULL);
+    struct lend_tensor *tensor = new_bytes(pool, 100, 5), *got = NULL;
+    struct lend_group *group = new_group(pool, 2, 6), *got_group = NULL;
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        int alone = socket(AF_UNIX, types[i] | SOCK_CLOEXEC, 0);
+        CHECK_CODE(lend_send(alone, tensor, NULL, 0, &error), -EINVAL);
+        CHECK_CONTAINS(error.text, "connect(2) it first");
+        if (types[i] != SOCK_DGRAM) { /* which needs no connection to receive */
+            CHECK_CODE(lend_recv(alone, NULL, 1000000000, &got, &error), -EINVAL);
+            CHECK_CONTAINS(error.text, "connect(2) it first");
+        }
+        close(alone);
+    }
+    int inet = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    CHECK(inet >= 0);
+    CHECK_CODE(lend_send(inet, tensor, NULL, 0, &error), -EINVAL);
+    CHECK_CONTAINS(error.text, "AF_UNIX");
+    CHECK_CODE(lend_group_send(inet, group, NULL, 0, &error), -EINVAL);
+    CHECK_CONTAINS(error.text, "AF_UNIX");
+    CHECK_CODE(lend_recv(inet, NULL, 0, &got, &error), -EINVAL);
+    CHECK_CONTAINS(error.text, "AF_UNIX");
+    close(inet);
+    int pair[2];
+    make_pair(SOCK_STREAM, pair);
+    CHECK_OK(lend_group_send(pair[0], group, NULL, 0, &error), &error);
+    CHECK_OK(lend_send(pair[0], tensor, NULL, 0, &error), &error);
+    CHECK_CODE(lend_recv(pair[1], NULL, 0, &got, &error), -EINVAL);
+    CHECK_CONTAINS(error.text, "a group of 2 tensors (it is kept); use lend_group_recv");
+    CHECK_OK(lend_group_recv(pair[1], NULL, 0, &got_group, &error), &error);
+    CHECK_UINT(lend_group_count(got_group), 2);
+    CHECK_CODE(lend_group_recv(pair[1], NULL, 0, &got_group, &error), -EINVAL);
+    CHECK_CONTAINS(error.text, "of one tensor (it is kept); use lend_recv");
+    CHECK_OK(lend_recv(pair[1], NULL, 0, &got, &error), &error);
+    CHECK(is_filled(got, 5));
+    lend_tensor_unref(got);
+    lend_group_unref(got_group);
+    close_pair(pair);
+    lend_group_unref(group);
+    lend_tensor_unref(tensor);
+    close_all(pool);
+}

@@ -367,17 +367,18 @@ LEND_TEST(check_looks_behind_meta) {
     sample_replace(&wrong, 0, part);
     parts[0] = sample_tensor(&meta);
     parts[1] = sample_tensor(&wrong);
+    static const int64_t shape[] = {2};
     const struct lend_compound compound = {.size = sizeof compound,
                                            .layout = LEND_LAYOUT_WRAPPER,
                                            .n_components = 2,
                                            .components = parts,
                                            .ndim = 1,
-                                           .shape = SHAPE(2),
+                                           .shape = shape,
                                            .dtype = dtype_float32};
     CHECK_OK(lend_tensor_new_compound(&compound, &wrapper, &error), &error);
     CHECK_OK(lend_tensor_check(parts[0], &error), &error);
     CHECK_CODE(lend_tensor_check(wrapper, &error), -EBADMSG);
-    CHECK_STR(error.text, "crow_indices[3] of batch (0) is 0 and must be 3");
+    CHECK_CONTAINS(error.text, "crow_indices[3] of batch (0) is 0 and must be 3");
     lend_tensor_unref(wrapper);
     lend_tensor_unref(parts[0]);
     lend_tensor_unref(parts[1]);
