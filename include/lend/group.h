@@ -81,7 +81,8 @@ LEND_API struct lend_tensor *lend_group_find(const struct lend_group *group, con
 
 /* Reduces a group to one handle: lend_reduce for each of its tensors, with one operation for each storage, and all or
  * nothing. Tensors that view one storage alias in the importer, too, also when the memory is private: then the whole
- * storage is copied, once.
+ * storage is copied, once. (DLPack brings each tensor with a storage of its own; those are one when they begin at the
+ * same byte and are equally long, as tied parameters are.)
  *   group       borrowed.
  *   opts        borrowed; NULL: share, no pin. A pin holds all storages for one delivery (a group without storages that
  *               could go, empty or all of meta tensors, has none). LEND_MODE_MOVE moves all.

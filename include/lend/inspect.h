@@ -49,7 +49,7 @@ struct lend_report_allocation {
 };
 
 struct lend_report_storage {
-    uint32_t slot, allocation;
+    uint32_t slot, allocation; /* allocation UINT32_MAX: the storage has no memory */
     uint64_t gen, offset, bytes;
     uint32_t n_pins, n_holders;
     uint32_t is_limbo : 1;
