@@ -7,6 +7,7 @@
 #include "fault.h"
 #include "test.h"
 
+#include <errno.h>
 #include <lend/lend.h>
 #include <string.h>
 
@@ -24,6 +25,13 @@ static inline void sweep_check_error(const struct sweep *sweep, const char *fail
     if (error->code != r || !error->operation[0] || strlen(error->text) < 10 || error->text[LEND_ERROR_TEXT_BYTES - 1])
         FAIL("%s: after a failed %s the code is %d and the error says %d, %s: \"%s\"", sweep->name,
              failed ? failed : "(nothing)", r, (int)error->code, error->operation, error->text);
+}
+
+/* A code that a failed call of either side may turn into, as the other side sees it. */
+static inline bool sweep_is_typed(int code) {
+    return code == -EMFILE || code == -ENOMEM || code == -ENOSPC || code == -EOWNERDEAD || code == -ETIMEDOUT ||
+           code == -EPERM || code == -ESTALE || code == -EAGAIN || code == -EBADMSG || code == -EBUSY ||
+           code == -ECONNRESET || code == -ENOLCK || code == -EIO;
 }
 
 /* Returns how many calls there were. `look`: called after each failure, when nothing may have changed; NULL: nothing. */

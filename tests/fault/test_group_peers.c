@@ -325,12 +325,6 @@ LEND_TEST_TIMED(every_call_of_an_importer_of_groups, 240) {
 
 /* --- the service thread ------------------------------------------------------------------------------------------- */
 
-static bool is_typed(int code) {
-    return code == -EMFILE || code == -ENOMEM || code == -ENOSPC || code == -EOWNERDEAD || code == -ETIMEDOUT ||
-           code == -EPERM || code == -ESTALE || code == -EAGAIN || code == -EBADMSG || code == -EBUSY ||
-           code == -ECONNRESET || code == -ENOLCK || code == -EIO;
-}
-
 /* Each line is a pinned handle: rebuilt, handed on with a pin of many slots, cancelled. */
 LEND_ROLE(visitor) {
     for (const char *text; (text = role_hear());) {
@@ -348,7 +342,7 @@ LEND_ROLE(visitor) {
             }
             lend_group_unref(held);
         }
-        if (r < 0 && (!is_typed(r) || error.code != r || !error.text[0]))
+        if (r < 0 && (!sweep_is_typed(r) || error.code != r || !error.text[0]))
             FAIL("%d, %d %s", r, (int)error.code, error.text);
         CHECK_UINT(lend__peers_storages(), 0);
         CHECK_OK(lend_close(&error), &error);

@@ -246,12 +246,6 @@ LEND_TEST_TIMED(every_call_of_an_importer, 120) {
 
 /* --- the service thread ------------------------------------------------------------------------------------------- */
 
-static bool is_typed(int code) {
-    return code == -EMFILE || code == -ENOMEM || code == -ENOSPC || code == -EOWNERDEAD || code == -ETIMEDOUT ||
-           code == -EPERM || code == -ESTALE || code == -EAGAIN || code == -EBADMSG || code == -EBUSY ||
-           code == -ECONNRESET || code == -ENOLCK || code == -EIO;
-}
-
 /* Each line is a pinned handle; everything that a peer can ask of an exporter is asked. */
 LEND_ROLE(visitor) {
     for (const char *text; (text = role_hear());) {
@@ -274,7 +268,7 @@ LEND_ROLE(visitor) {
             CHECK_INT(status, 0);
             lend_tensor_unref(held);
         }
-        if (r < 0 && (!is_typed(r) || error.code != r || !error.text[0]))
+        if (r < 0 && (!sweep_is_typed(r) || error.code != r || !error.text[0]))
             FAIL("%d, %d %s", r, (int)error.code, error.text);
         CHECK_OK(lend_close(&error), &error);
         role_say("got %d %s", r, error.text);
