@@ -46,11 +46,22 @@ LEND_API int lend_send(int socket_fd, struct lend_tensor *tensor, const struct l
 LEND_API int lend_recv(int socket_fd, const struct lend_rebuild_opts *opts, int64_t deadline_ns,
                        struct lend_tensor **ret_tensor, struct lend_error *error);
 
-/* As lend_send, a whole group. */
+/* Sends a whole group in one message, pinned as by lend_send; the arguments are those of lend_send.
+ *   group  borrowed.
+ * Return: as lend_send; errors of lend_group_reduce.
+ * Threads: any, when no other changes the group; concurrent senders on one stream socket must take turns.
+ * Crash: killed before the send: nothing was sent; after it: the data is complete.  Since: 0.1.
+ * See: lend_send. */
 LEND_API int lend_group_send(int socket_fd, struct lend_group *group, const struct lend_reduce_opts *opts,
                              int64_t deadline_ns, struct lend_error *error);
 
-/* As lend_recv, a group that lend_group_send sent. */
+/* Receives a group that lend_group_send sent, whole or not at all; the arguments are those of lend_recv.
+ *   ret_group  returned: one reference.
+ * Return: as lend_recv, which also says when the message is kept; -EINVAL also when it is one of lend_send; errors of
+ * lend_group_rebuild.
+ * Threads: any; concurrent receivers on one socket must take turns.
+ * Crash: the message stays for the next reader until the group is rebuilt.  Since: 0.1.
+ * See: lend_recv. */
 LEND_API int lend_group_recv(int socket_fd, const struct lend_rebuild_opts *opts, int64_t deadline_ns,
                              struct lend_group **ret_group, struct lend_error *error);
 
